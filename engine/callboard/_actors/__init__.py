@@ -1,0 +1,1 @@
+"""The moving side: the scheduler, the group actors and the threads they share."""

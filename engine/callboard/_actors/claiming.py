@@ -1,0 +1,189 @@
+"""Choose and claim due rows: rule 6's checks, unknown kinds set aside, and no more than can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from loguru import logger
+
+from callboard import _codec, _lifecycle
+from callboard._actors.workload import Workload
+from callboard._compose import resolved
+from callboard._lifecycle import Bury
+from callboard._run import Run
+from callboard._task import DeadReason, Task, TaskState
+from callboard.errors import MalformedPayloadError, UnknownPayloadError
+
+if TYPE_CHECKING:
+    from callboard._engine import Engine
+    from callboard._store.session import Session
+
+BATCH = 512
+"""Rows read by one claim."""
+
+SET_ASIDE_BATCH = 20_000
+"""Rows of an unknown kind deferred by one statement: about 60 ms, so that claims go on in between."""
+
+SET_ASIDE_NS = 3_600 * 10**9
+"""How long a row of an unknown kind is deferred before it is looked at again (rule 16)."""
+
+_SAMPLE = 5
+
+
+class Memory:
+    """What one claim tells the next."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self.undecodable: dict[int, None] = {}
+        self._warned_ns: dict[str, int] = {}
+
+    def warn(self, kind: str, ids: Sequence[int], now_ns: int) -> None:
+        """Warn of deferred rows, once for a kind and hour."""
+        if now_ns - self._warned_ns.get(kind, -SET_ASIDE_NS) < SET_ASIDE_NS:
+            return
+        self._warned_ns[kind] = now_ns
+        logger.warning(
+            "{} task(s) of kind {} deferred for an hour: nothing here can run them (ids {}). Install the plugin"
+            " that brings the kind, or give the service that it requires; `callboard kinds` tells",
+            len(ids),
+            kind,
+            ", ".join(map(str, ids[:_SAMPLE])) + (", …" if len(ids) > _SAMPLE else ""),
+        )
+
+
+class Claim:
+    """One claim: what it found, inside one transaction.
+
+    Attributes:
+        runs: what is to be run once the transaction has committed.
+        buried: what moved to the dead-task table.
+        more: whether further rows are due that there is room for.
+    """
+
+    def __init__(self, engine: Engine, workload: Workload, memory: Memory, session: Session, now_ns: int) -> None:
+        """Claim for `engine`, no more than `workload` has room for."""
+        self._runnable = engine.registry.runnable
+        self._tasks = engine.store.tasks
+        self._workload = workload
+        self._memory = memory
+        self._session = session
+        self._now_ns = now_ns
+        self.runs: list[Run] = []
+        self.buried: list[tuple[Task, Bury]] = []
+        self.more = False
+
+    def make(self, heads: dict[str, int], node_id: int) -> None:
+        """Claim due rows; `heads` are the earliest deadlines of all kinds that have pending rows."""
+        due = [kind for kind, at_ns in heads.items() if at_ns <= self._now_ns]
+        for kind in due:
+            if kind not in self._runnable:
+                self._set_aside(kind)
+        for group_id in self._workload.thirsty():
+            self._refill(group_id)
+        known = [kind for kind in due if kind in self._runnable]
+        if known and not self._workload.is_full():
+            self._claim_due(known)
+        if self.runs:
+            self._tasks.start(self._session, [run.task.id for run in self.runs], self._now_ns, node_id)
+        if self.buried:
+            burials = [(task.id, burial) for task, burial in self.buried]
+            self._tasks.bury(self._session, burials, self._now_ns)
+
+    def abandon(self) -> None:
+        """Forget what was claimed, because the transaction did not commit."""
+        for run in self.runs:
+            self._workload.remove(run)
+
+    def _claim_due(self, kinds: Sequence[str]) -> None:
+        workload = self._workload
+        grouped_only = workload.loose_room() <= 0
+        rows = self._tasks.due(self._session, kinds, self._now_ns, BATCH, grouped_only=grouped_only)
+        park: list[int] = []
+        skipped = 0
+        for task in rows:
+            group_id = task.group_id
+            if group_id is None:
+                has_room = workload.loose_room() > 0
+            else:
+                has_room = group_id not in workload.backlogged and workload.room_in(group_id) > 0
+            if has_room:
+                self._admit(task)
+            elif group_id is None or workload.is_idle(group_id):
+                skipped += 1
+            else:
+                park.append(task.id)
+                workload.backlogged.add(group_id)
+        if park:
+            self._tasks.park(self._session, park)
+        self.more |= len(rows) == BATCH and skipped < BATCH
+
+    def _refill(self, group_id: bytes) -> None:
+        room = self._workload.room_in(group_id)
+        rows = self._tasks.parked(self._session, group_id, self._now_ns, room)
+        if len(rows) < room:
+            self._workload.backlogged.discard(group_id)
+        for task in rows:
+            self._admit(task)
+
+    def _admit(self, task: Task) -> None:
+        """Check one due row in the order of rule 6, and count it as claimed, dead or set aside."""
+        kind = self._runnable[task.kind]
+        burial = _lifecycle.overdue(task, self._now_ns, recurring=kind.recurring)
+        if burial is not None:
+            self.buried.append((task, burial))
+            return
+        try:
+            message = _codec.decode(task.data, task.kind, kind.message_type)
+            if task.max_attempts is None:
+                task = resolved(task, kind, message)
+                self._tasks.resolve(self._session, task)
+        except UnknownPayloadError:
+            self._tasks.set_one_aside(self._session, task.id, self._now_ns + SET_ASIDE_NS)
+            self._memory.undecodable[task.id] = None
+            self._memory.warn(task.kind, [task.id], self._now_ns)
+            return
+        except (MalformedPayloadError, ValueError) as error:
+            self.buried.append((task, _malformed(task, str(error))))
+            return
+        _check_hash(task)
+        run = Run(task._replace(token=task.token + 1, state=TaskState.RUNNING), kind, message)
+        self.runs.append(run)
+        self._workload.add(run)
+
+    def _set_aside(self, kind: str) -> None:
+        until_ns = self._now_ns + SET_ASIDE_NS
+        ids = self._tasks.set_aside(self._session, kind, self._now_ns, until_ns, SET_ASIDE_BATCH)
+        if ids:
+            self._memory.warn(kind, ids, self._now_ns)
+        if len(ids) >= SET_ASIDE_BATCH:
+            self.more = True
+            return
+        # What is still due was not to be deferred: its time or attempts are up, or it has no payload.
+        for task in self._tasks.due(self._session, [kind], self._now_ns, BATCH, grouped_only=False):
+            burial = _lifecycle.overdue(task, self._now_ns)
+            self.buried.append((task, burial or _malformed(task, "the payload is an empty Task")))
+
+
+def _malformed(task: Task, why: str) -> Bury:
+    logger.error(
+        "task {} ({}) is malformed and is dead-lettered: {}; payload {}",
+        task.id,
+        task.kind,
+        why,
+        task.data.hex(),
+    )
+    return Bury(DeadReason.MALFORMED, task.attempts, why)
+
+
+def _check_hash(task: Task) -> None:
+    actual = _codec.hash_of(task.data)
+    if actual != task.data_hash:
+        logger.warning(
+            "task {} ({}): its data_hash is {}, but its data hashes to {}; it runs all the same",
+            task.id,
+            task.kind,
+            task.data_hash.hex(),
+            actual.hex(),
+        )

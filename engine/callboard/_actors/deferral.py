@@ -1,0 +1,67 @@
+"""Look after deferred rows: take up those this node can run, bury those whose time is up (rules 16 and 17)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from callboard._actors.claiming import BATCH, SET_ASIDE_BATCH, Memory
+from callboard._clock import NEVER_NS
+from callboard._lifecycle import Bury
+from callboard._task import DeadReason, FinishedTask
+
+if TYPE_CHECKING:
+    from callboard._engine import Engine
+    from callboard._store.session import Session
+
+
+class Heads(NamedTuple):
+    """The earliest deadlines in the table.
+
+    Attributes:
+        pending: for each kind with pending rows, or with rows set aside here that are looked at again.
+        deferred: for each kind with deferred rows.
+        expiry_ns: when the first deferred row expires.
+    """
+
+    pending: dict[str, int]
+    deferred: dict[str, int]
+    expiry_ns: int
+
+
+class Deferral:
+    """The deferred rows as one node sees them."""
+
+    def __init__(self, engine: Engine, memory: Memory) -> None:
+        """Look after them for `engine`."""
+        self._engine = engine
+        self._memory = memory
+        self.may_have_changed = True
+
+    def read(self, session: Session) -> Heads:
+        """Read the earliest deadlines."""
+        tasks = self._engine.store.tasks
+        expiry_ns = tasks.deferred_expiry_ns(session)
+        return Heads(
+            tasks.heads(session), tasks.deferred_heads(session), NEVER_NS if expiry_ns is None else expiry_ns
+        )
+
+    def concerns(self, heads: Heads, now_ns: int) -> bool:
+        """Return whether `tend` has something to do; deferred kinds are looked at anew when others wrote."""
+        runnable = self._engine.registry.runnable
+        mine = [at_ns for kind, at_ns in heads.deferred.items() if kind in runnable]
+        concerned = bool(mine) and (self.may_have_changed or min(mine) <= now_ns)
+        self.may_have_changed = False
+        return concerned or heads.expiry_ns <= now_ns
+
+    def tend(self, session: Session, heads: Heads, now_ns: int) -> list[FinishedTask]:
+        """Take up and bury, a bounded number each; return what died."""
+        tasks = self._engine.store.tasks
+        mine = [kind for kind in heads.deferred if kind in self._engine.registry.runnable]
+        if mine:
+            taken = tasks.take_up(session, mine, self._memory.undecodable, now_ns, SET_ASIDE_BATCH)
+            self.may_have_changed = taken == SET_ASIDE_BATCH
+        expired = tasks.deferred_expired(session, now_ns, BATCH)
+        burials = [(task.id, Bury(DeadReason.EXPIRED, task.attempts, task.last_error)) for task in expired]
+        if burials:
+            tasks.bury(session, burials, now_ns)
+        return [FinishedTask(task, None, DeadReason.EXPIRED) for task in expired]

@@ -1,0 +1,132 @@
+"""Where actors run: a bounded, elastic pool of threads, or the caller's own thread.
+
+The dispatcher is a seam. Whatever has `submit` can stand here, such as a seeded single-threaded one that
+chooses the order of events in a simulation.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+Call = Callable[[], None]
+
+_LOOK_S = 0.002  # how long work may wait before the pool considers another thread
+_BUSY_SHARE = 0.7  # of one core: above it threads compete for the interpreter, and one more would not help
+_IDLE_S = 30.0  # how long a thread beyond the first waits for work before it ends
+
+
+class Dispatcher(Protocol):
+    """Run calls, some time soon."""
+
+    def submit(self, call: Call) -> None:
+        """Have `call` run; it must not raise."""
+        ...
+
+
+class InlineDispatcher:
+    """Run calls on the thread that asks for it, one after the other: `Engine.run_due`."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._calls: deque[Call] = deque()
+
+    def submit(self, call: Call) -> None:
+        """Keep `call` for `run_one`."""
+        self._calls.append(call)
+
+    def run_one(self) -> bool:
+        """Run the call that waits longest; `False` when there is none."""
+        if not self._calls:
+            return False
+        self._calls.popleft()()
+        return True
+
+
+class ThreadPool:
+    """A pool that grows while work waits on blocked threads, up to `workers`, and shrinks when idle.
+
+    It does not grow merely because work waits: while the threads keep a core busy, more of them would only
+    compete for the interpreter (32 threads drained no-op tasks at half the rate of two).
+    """
+
+    def __init__(self, workers: int, name: str) -> None:
+        """Start the first thread; `workers` is the most there will ever be."""
+        self._workers = workers
+        self._name = name
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._taken = 0
+        self._closed = False
+        self._pressure = threading.Event()
+        self._start_thread()
+        threading.Thread(target=self._watch, name=f"{name}-watch", daemon=True).start()
+
+    def submit(self, call: Call) -> None:
+        """Have `call` run on a thread of the pool."""
+        self._calls.put(call)
+        if self._idle <= 0 and not self._pressure.is_set():
+            self._pressure.set()
+
+    def close(self) -> None:
+        """Let every thread end after the call that it runs; waits for none of them."""
+        with self._lock:
+            self._closed = True
+            count = len(self._threads)
+        self._pressure.set()
+        for _ in range(count):
+            self._calls.put(None)
+
+    def size(self) -> int:
+        """Return how many threads there are."""
+        return len(self._threads)
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            number = len(self._threads) + 1
+            thread = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True)
+            self._threads.add(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        take = self._calls.get
+        while True:
+            self._idle += 1  # approximate on purpose: a lost update only delays or hastens one look
+            try:
+                call = take(timeout=_IDLE_S)
+            except queue.Empty:
+                call = None if len(self._threads) > 1 else _nothing
+            self._idle -= 1
+            if call is None:
+                break
+            self._taken += 1
+            call()
+        with self._lock:
+            self._threads.discard(threading.current_thread())
+
+    def _watch(self) -> None:
+        """Add threads while calls wait; asleep while none does."""
+        while True:
+            self._pressure.wait()
+            if self._closed:
+                return
+            taken, used_s, began_s = self._taken, time.process_time(), time.perf_counter()
+            time.sleep(_LOOK_S)
+            if self._calls.empty():
+                self._pressure.clear()
+                continue
+            share = (time.process_time() - used_s) / (time.perf_counter() - began_s)
+            if len(self._threads) < self._workers and (self._taken == taken or share < _BUSY_SHARE):
+                self._start_thread()
+
+
+def _nothing() -> None:
+    """Do what a thread does that stays although there was no work."""

@@ -1,0 +1,69 @@
+"""The actor of one group: its tasks, one at a time, and what its rows say, kept between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from callboard._actors.dispatcher import Dispatcher
+from callboard._actors.pooled import PooledActor
+from callboard._actors.runner import Runner
+from callboard._group_state import GroupState
+from callboard._run import Run
+from callboard._store.sqlite import SqliteStore
+
+_GO_ON = object()
+
+
+class GroupMemory:
+    """What the rows say of one group: read when a handler first asks, and again when they have changed."""
+
+    __slots__ = ("_group_id", "_known", "_store")
+
+    def __init__(self, store: SqliteStore, group_id: bytes) -> None:
+        """Remember `group_id`, starting with nothing."""
+        self._store = store
+        self._group_id = group_id
+        self._known: GroupState | None = None
+
+    def state(self) -> GroupState | None:
+        """Return the group's state as the rows say at this moment; `None` without a group row."""
+        groups = self._store.groups
+        with self._store.reading() as session:
+            version = groups.version(session, self._group_id)
+            if version is None:
+                self._known = None
+            elif self._known is None or self._known.version != version:
+                self._known = groups.state(session, self._group_id)
+        return self._known
+
+
+class GroupActor(PooledActor):
+    """Run the tasks of one group in the order in which they come.
+
+    A blocking handler holds the actor's thread. A coroutine holds only the group: later tasks wait here
+    until it has ended.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, runner: Runner, memory: GroupMemory) -> None:
+        """Run tasks with `runner`."""
+        super().__init__(dispatcher)
+        self._runner = runner
+        self._memory = memory
+        self._waiting: deque[Run] | None = None
+
+    def on_receive(self, message: Any) -> None:
+        """Take a run, or go on after a coroutine has ended."""
+        if message is _GO_ON:
+            waiting, self._waiting = self._waiting, None
+            while waiting:
+                self.on_receive(waiting.popleft())
+        elif self._waiting is not None:
+            self._waiting.append(message)
+        else:
+            message.group = self._memory
+            if not self._runner.run(message, self._go_on):
+                self._waiting = deque()
+
+    def _go_on(self) -> None:
+        self.actor_ref.tell(_GO_ON)

@@ -1,0 +1,175 @@
+"""The scheduler's mailbox: a Pykka actor with a thread of its own, which turns messages into passes."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pykka
+from loguru import logger
+
+from callboard._actors.alarm import Alarm
+from callboard._actors.hooks import HookCaller
+from callboard._actors.rounds import Rounds
+from callboard._actors.scheduler import Scheduler
+from callboard._clock import nanoseconds
+from callboard._retry import DEFAULT_POLICY, backoff_ns
+from callboard.errors import StoreError
+
+if TYPE_CHECKING:
+    from callboard._store.sqlite import SqliteStore
+
+_FIRST_WAIT_NS = 10**8
+_LONGEST_WAIT_NS = nanoseconds(DEFAULT_POLICY.initial) * 2
+
+
+class Ring(NamedTuple):
+    """The alarm rang."""
+
+
+class WhenIdle(NamedTuple):
+    """Set the future once nothing that this node can run is due or running."""
+
+    future: Future[None]
+
+
+class WhenDrained(NamedTuple):
+    """Set the future once nothing claimed is left; nothing is claimed any more."""
+
+    future: Future[None]
+
+
+class Quit(NamedTuple):
+    """Hand back what has not begun, and end."""
+
+
+class Wake(NamedTuple):
+    """Read the table again."""
+
+
+WAKE, RING, QUIT = Wake(), Ring(), Quit()
+
+
+class SchedulerActor(pykka.ThreadingActor):
+    """Make a pass for each message. It outlives every error: whatever a pass raises, a later one tries again."""
+
+    use_daemon_thread = True
+
+    def __init__(
+        self, store: SqliteStore, scheduler: Scheduler, alarm: Alarm, rounds: Rounds, hooks: HookCaller
+    ) -> None:
+        """Drive `scheduler`."""
+        super().__init__()
+        self._store = store
+        self._scheduler = scheduler
+        self._alarm = alarm
+        self._rounds = rounds
+        self._hooks = hooks
+        self._resources = ExitStack()
+        self._connected = False
+        self._woken = False
+        self._when_idle: list[Future[None]] = []
+        self._when_drained: list[Future[None]] = []
+        self._failures = 0
+        self._retry_at_s = 0.0
+        self.store_error: str | None = None
+        self.ended: Future[None] = Future()
+
+    def begin(self) -> None:
+        """Start outside Pykka's process-wide registry, where a host's `stop_all` would reach it."""
+        self._start_actor_loop()
+
+    def wake(self) -> None:
+        """Have the table read again; called on any thread. Wakes that come before that are one."""
+        if not self._woken:
+            self._woken = True
+            if self.actor_ref.is_alive():
+                self.actor_ref.tell(WAKE)
+
+    def on_receive(self, message: Any) -> None:
+        """Handle one message and let nothing out, since Pykka would end the actor for good."""
+        try:
+            if not self._connected:
+                self._resources.enter_context(self._store.thread())
+                self._connected = True
+            self._handle(message)
+        except StoreError as error:
+            self._postpone(str(error))
+        except BaseException as error:
+            logger.opt(exception=error).error("the scheduler's pass failed; another one follows")
+            self._postpone(repr(error))
+        if isinstance(message, Quit):
+            self._end()
+
+    def _handle(self, message: Any) -> None:
+        match message:
+            case Wake():
+                self._woken = False
+                self._step()
+            case Ring():
+                self._ring()
+            case WhenIdle(future):
+                self._when_idle.append(future)
+                self._step()
+            case WhenDrained(future):
+                self._when_drained.append(future)
+                self._step()
+            case Quit():
+                self._scheduler.step()
+                self._scheduler.hand_back_unstarted()
+
+    def _ring(self) -> None:
+        watch = self._scheduler.watch
+        watch.clock()
+        watch.handlers()
+        self._rounds.make()
+        if watch.others_wrote():
+            self._scheduler.others_wrote()
+        elif not self._scheduler.is_due() and not self._failures:
+            return
+        self._step()
+
+    def _step(self) -> None:
+        if time.monotonic() < self._retry_at_s:
+            return
+        again = self._scheduler.step()
+        if self._failures:
+            self._recovered()
+        self._alarm.set(min(self._scheduler.deadline_ns, self._rounds.deadline_ns))
+        if again:
+            self.wake()  # behind the messages that wait, so that a busy table cannot shut them out
+        else:
+            self._answer()
+
+    def _answer(self) -> None:
+        if self._when_drained and self._scheduler.is_drained():
+            while self._when_drained:
+                self._when_drained.pop().set_result(None)
+        if self._when_idle and self._scheduler.is_idle():
+            while self._when_idle:
+                self._when_idle.pop().set_result(None)
+
+    def _postpone(self, error: str) -> None:
+        """Stop claiming until the database answers again (rule 11)."""
+        self._failures += 1
+        if self._failures == 1:
+            logger.error("no task is claimed or finished until the database answers: {}", error)
+        self.store_error = error
+        wait_s = backoff_ns(self._failures, _FIRST_WAIT_NS, DEFAULT_POLICY.factor, _LONGEST_WAIT_NS) / 1e9
+        self._retry_at_s = time.monotonic() + wait_s
+        self._alarm.within(wait_s)
+
+    def _recovered(self) -> None:
+        logger.info("the database answers again")
+        self._failures = 0
+        self._retry_at_s = 0.0
+        self.store_error = None
+        self._hooks.want_reconcile("reconnect")
+
+    def _end(self) -> None:
+        self._alarm.stop()
+        self._resources.close()
+        self._stop()
+        self.ended.set_result(None)

@@ -1,0 +1,116 @@
+"""Pykka actors that share a dispatcher's threads instead of having one each.
+
+They use the methods that Pykka's `Actor` leaves to implementors of new actor types. Facts of Pykka 4 that
+shape this file: an inbox whose `get` raises leaves the actor's loop cleanly, because that call sits outside
+its `try`; the loop stops the whole process's actors on a `BaseException`, so `on_receive` of a subclass lets
+none out; the process-wide registry is a list, which makes leaving it linear, and `ActorRegistry.stop_all()`
+of a host reaches everything in it, so these actors never enter it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Self
+
+import pykka
+
+from callboard._actors.dispatcher import Dispatcher
+
+if TYPE_CHECKING:
+    from pykka._envelope import Envelope
+
+_SLICE = 64
+"""Messages an actor handles before it goes to the back of the queue, so that a busy one cannot keep a thread."""
+
+
+class _RanDryError(Exception):
+    """Leave the actor's loop: its inbox is empty, or its slice is over."""
+
+
+class _PooledInbox:
+    """An inbox that has its actor dispatched when a message arrives and the actor is not running."""
+
+    __slots__ = ("_actor", "_left", "_lock", "_messages", "_running")
+
+    def __init__(self) -> None:
+        self._messages: deque[Envelope[Any]] = deque()
+        self._lock = threading.Lock()
+        self._running = False
+        self._left = 0
+        self._actor: PooledActor | None = None
+
+    def put(self, envelope: Envelope[Any], /) -> None:
+        self._messages.append(envelope)
+        if self._running:
+            return  # the end of the slice looks again, after it has cleared the flag
+        with self._lock:
+            if self._running or self._actor is None:
+                return
+            self._running = True
+        self._actor.dispatcher.submit(self._actor._run_slice)
+
+    def get(self) -> Envelope[Any]:
+        if self._left <= 0 or not self._messages:
+            raise _RanDryError
+        self._left -= 1
+        return self._messages.popleft()
+
+    def empty(self) -> bool:
+        return not self._messages
+
+    def open(self, actor: PooledActor) -> None:
+        """Attach the actor; the strong reference keeps it alive, since Pykka's refs are weak."""
+        self._actor = actor
+
+    def begin_slice(self) -> None:
+        self._left = _SLICE
+
+    def end_slice(self) -> bool:
+        """Return whether the actor must be dispatched again."""
+        with self._lock:
+            # First clear, then look: `put` appends before it reads the flag, so no message is missed.
+            self._running = False
+            if not self._messages:
+                return False
+            self._running = True
+            return True
+
+
+class PooledActor(pykka.Actor):
+    """An actor on `dispatcher`. Subclasses implement `on_receive` and let no exception out of it."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        """Run on `dispatcher`."""
+        super().__init__()
+        self.dispatcher = dispatcher
+
+    @classmethod
+    def start(cls, *args: Any, **kwargs: Any) -> pykka.ActorRef[Self]:
+        """Start an actor outside Pykka's process-wide registry."""
+        actor = cls(*args, **kwargs)
+        actor._start_actor_loop()
+        return actor.actor_ref
+
+    @staticmethod
+    def _create_actor_inbox() -> Any:
+        return _PooledInbox()
+
+    @staticmethod
+    def _create_future() -> pykka.Future[Any]:
+        return pykka.ThreadingFuture()
+
+    def _start_actor_loop(self) -> None:
+        self.actor_inbox.open(self)  # type: ignore[attr-defined]
+
+    def _run_slice(self) -> None:
+        inbox: Any = self.actor_inbox
+        inbox.begin_slice()
+        try:
+            self._actor_loop_running()
+        except _RanDryError:
+            if inbox.end_slice():
+                self.dispatcher.submit(self._run_slice)
+        else:
+            inbox.begin_slice()
+            self._actor_loop_teardown()

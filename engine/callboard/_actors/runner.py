@@ -1,0 +1,124 @@
+"""Call a handler and catch whatever comes of it. Nothing that a plugin raises gets past this file."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from loguru import logger
+
+from callboard._actors.loops import HandlerLoop
+from callboard._context import TaskContext
+from callboard._outcome import Defer, Discard, Done, Failure, Outcome, RescheduleAt
+from callboard._run import Run
+from callboard.errors import ServiceUnavailable, StaleRunError
+
+if TYPE_CHECKING:
+    from callboard._engine import Engine
+
+MAX_ERROR_CHARS = 8_000
+"""How much of a traceback is kept, from its end, in `last_error`."""
+
+_DONE = Done()
+
+
+class Runner:
+    """Run claimed tasks, each once, and hand the ended runs to `deliver`."""
+
+    def __init__(
+        self, engine: Engine, deliver: Callable[[Run], None], loop: HandlerLoop, *, interruptible: bool
+    ) -> None:
+        """Run for `engine`.
+
+        Args:
+            engine: what handlers see as `ctx.engine`.
+            deliver: takes each run once it has ended.
+            loop: where coroutines run.
+            interruptible: whether a `KeyboardInterrupt` on the main thread is the user's, not the handler's.
+        """
+        self._engine = engine
+        self._deliver = deliver
+        self._loop = loop
+        self._interruptible = interruptible
+        self.stopping = False
+        self.interrupt: KeyboardInterrupt | None = None
+        self.calls = 0
+
+    def run(self, run: Run, then: Callable[[], None] | None = None) -> bool:
+        """Run a task; return whether it has ended, else `then` is called when it does."""
+        # Begun before the flag is read: whoever sets the flag and then finds a run not begun knows that it
+        # never will be.
+        run.started_ns = self._engine.clock.monotonic_ns()
+        if self.stopping or run.cancelled:
+            run.started_ns = 0
+            run.result = "dropped" if run.cancelled else "handed back"
+            self._deliver(run)
+            return True
+        self.calls += 1
+        if run.kind.is_async:
+            run.future = self._loop.submit(self._await(run))
+            run.future.add_done_callback(lambda future: self._awaited(run, future, then))
+            return False
+        run.thread_id = threading.get_ident()
+        try:
+            run.result = _outcome(run.kind.handler(run.message, TaskContext(self._engine, run)))
+        except BaseException as error:
+            if self._is_users(error):
+                # Not raised from here: Pykka would stop every actor of the process.
+                self.interrupt = KeyboardInterrupt()
+                self.stopping = True
+                run.result = "handed back"
+            else:
+                run.result = _failure(error)
+        self._end(run)
+        return True
+
+    async def _await(self, run: Run) -> Any:
+        return await run.kind.handler(run.message, TaskContext(self._engine, run))  # type: ignore[misc]
+
+    def _awaited(self, run: Run, future: Any, then: Callable[[], None] | None) -> None:
+        try:
+            run.result = _outcome(future.result())
+        except (asyncio.CancelledError, BaseException) as error:
+            run.result = _failure(error, cancelled=run.cancelled)
+        if then is not None:
+            then()  # first: once the run is delivered its actor may be stopped
+        self._end(run)
+
+    def _end(self, run: Run) -> None:
+        if run.committed is not None and isinstance(run.result, Failure):
+            logger.warning(
+                "task {} ({}) raised after ctx.complete had committed; its outcome stands: {}",
+                run.task.id,
+                run.task.kind,
+                run.result.error,
+            )
+        self._deliver(run)
+
+    def _is_users(self, error: BaseException) -> bool:
+        on_main = threading.current_thread() is threading.main_thread()
+        return self._interruptible and on_main and isinstance(error, KeyboardInterrupt)
+
+
+def _outcome(result: Any) -> Outcome | Failure:
+    if result is None:
+        return _DONE
+    if isinstance(result, (Done, RescheduleAt, Defer, Discard)):
+        return result
+    if asyncio.iscoroutine(result):
+        result.close()
+        return Failure("the handler returned a coroutine; declare it with `async def`")
+    return Failure(
+        f"the handler returned {result!r:.200}, which is no outcome; return Done, RescheduleAt, Defer, Discard"
+        " or None"
+    )
+
+
+def _failure(error: BaseException, *, cancelled: bool = False) -> Failure:
+    if cancelled and isinstance(error, asyncio.CancelledError):
+        return Failure("the handler was cancelled: its time was over, or its task or engine was stopped")
+    text = "".join(traceback.format_exception(error))[-MAX_ERROR_CHARS:]
+    return Failure(text, counted=not isinstance(error, (ServiceUnavailable, StaleRunError)))

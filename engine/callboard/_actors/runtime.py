@@ -1,0 +1,168 @@
+"""Put the moving parts together: for a started engine, and for one pass over what is due now."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from callboard._actors.alarm import Alarm
+from callboard._actors.dispatcher import Dispatcher, InlineDispatcher, ThreadPool
+from callboard._actors.hooks import HookCaller
+from callboard._actors.loops import HandlerLoop
+from callboard._actors.mailbox import QUIT, RING, SchedulerActor, WhenDrained, WhenIdle
+from callboard._actors.outbox import Outbox
+from callboard._actors.rounds import Rounds
+from callboard._actors.router import Router
+from callboard._actors.runner import Runner
+from callboard._actors.scheduler import Scheduler
+from callboard._actors.workload import Workload
+
+if TYPE_CHECKING:
+    from callboard._engine import Engine
+
+
+class _Parts:
+    """What both ways to run tasks are made of."""
+
+    def __init__(
+        self, engine: Engine, node_id: int, workers: int, dispatcher: Dispatcher, loop: HandlerLoop
+    ) -> None:
+        self.engine = engine
+        self.node_id = node_id
+        self.loop = loop
+        self.workload = Workload(workers)
+        self.outbox = Outbox(self.wake, self.wake_within)
+        self.runner = Runner(engine, self.outbox.put, loop, interruptible=isinstance(dispatcher, InlineDispatcher))
+        self.router = Router(engine.store, dispatcher, self.runner, self.workload.is_idle)
+        self.hooks = HookCaller(engine, dispatcher, self.wake)
+        self.scheduler = Scheduler(engine, node_id, self.workload, self.router, self.outbox, self.hooks)
+        self.rounds = Rounds(engine, self.hooks)
+
+    def wake(self) -> None:
+        """Have the scheduler make a pass."""
+        raise AssertionError
+
+    def wake_within(self, seconds: float) -> None:
+        """Have the scheduler make a pass within `seconds`."""
+        raise AssertionError
+
+    def cancel(self, task_id: int) -> None:
+        """Tell the run of a task, if there is one, that it has been cancelled."""
+        run = self.workload.runs.get(task_id)
+        if run is not None:
+            run.cancelled = True
+            if run.future is not None:
+                run.future.cancel()
+
+
+class Runtime(_Parts):
+    """A started engine: threads, actors and the alarm."""
+
+    def __init__(self, engine: Engine, node_id: int, workers: int, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Prepare to run; `loop` is the host's, for coroutine handlers."""
+        self.pool = ThreadPool(workers, "callboard")
+        super().__init__(engine, node_id, workers, self.pool, HandlerLoop(loop))
+        self._alarm = Alarm(engine.clock, self._ring, engine.store.poll_interval_s)
+        self.actor = SchedulerActor(engine.store, self.scheduler, self._alarm, self.rounds, self.hooks)
+
+    def start(self) -> None:
+        """Take over what gone engines left, reconcile, and run."""
+        self.scheduler.prepare()
+        self.actor.begin()
+        self._alarm.start()
+        self.hooks.want_reconcile("start")
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the scheduler make a pass; called on any thread."""
+        self.actor.wake()
+
+    def wake_within(self, seconds: float) -> None:
+        """Have the scheduler make a pass within `seconds`; called on any thread."""
+        self._alarm.within(seconds)
+
+    def wait_idle(self, timeout_s: float | None) -> bool:
+        """Wait until nothing that this node can run is due or running; `False` when time is up."""
+        idle: Future[None] = Future()
+        self.actor.actor_ref.tell(WhenIdle(idle))
+        return _wait(idle, timeout_s)
+
+    def stop(self, timeout_s: float | None) -> bool:
+        """Claim nothing more, wait for what runs, hand back the rest; `False` if something still runs."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self.scheduler.stopping = True
+        self.runner.stopping = True
+        drained: Future[None] = Future()
+        self.actor.actor_ref.tell(WhenDrained(drained))
+        in_time = _wait(drained, timeout_s)
+        if not in_time:
+            for task_id in list(self.workload.runs):
+                self.cancel(task_id)
+        self.actor.actor_ref.tell(QUIT)
+        _wait(self.actor.ended, None if deadline_s is None else max(deadline_s - time.monotonic(), 0) + 10)
+        self.loop.close()
+        self.pool.close()
+        return in_time and not self.workload.runs
+
+    def _ring(self) -> None:
+        if self.actor.actor_ref.is_alive():
+            self.actor.actor_ref.tell(RING)
+
+
+class InlineRuntime(_Parts):
+    """One pass over what is due now, on the caller's thread."""
+
+    def __init__(self, engine: Engine, node_id: int) -> None:
+        """Prepare to run; one task at a time, so there is one worker."""
+        self._dispatcher = InlineDispatcher()
+        self._woken = threading.Event()
+        super().__init__(engine, node_id, 1, self._dispatcher, HandlerLoop())
+
+    def wake(self) -> None:
+        """Note that an outcome has come."""
+        self._woken.set()
+
+    def wake_within(self, seconds: float) -> None:
+        """Note that an outcome has come; there is nobody to wait for another."""
+        self._woken.set()
+
+    def run(self, *, reconcile: bool) -> int:
+        """Run until nothing is due; return how many handlers were called.
+
+        Raises:
+            KeyboardInterrupt: the user asked to stop; what had not ended is handed back.
+        """
+        self.scheduler.prepare()
+        if reconcile:
+            self.hooks.want_reconcile("start")
+        try:
+            while True:
+                self._woken.clear()
+                again = self.scheduler.step()
+                while self.runner.interrupt is None and self._dispatcher.run_one():
+                    again = True
+                if self.runner.interrupt is not None:
+                    raise self.runner.interrupt
+                if not again and self.scheduler.is_idle():
+                    return self.runner.calls
+                if not again:
+                    self._woken.wait()  # for a coroutine, on its loop's thread
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self.scheduler.stopping = self.runner.stopping = True
+        self.scheduler.step()
+        self.scheduler.hand_back_unstarted()
+        self.loop.close()
+
+
+def _wait(future: Future[None], timeout_s: float | None) -> bool:
+    try:
+        future.result(timeout_s)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,184 @@
+"""The scheduler's work: claim what is due, send it to run, write what became of it. One pass at a time.
+
+It is the only place that reschedules or finishes rows. It knows no thread of its own: the mailbox drives it
+in a started engine, `Engine.run_due` drives it on the caller's thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from loguru import logger
+
+from callboard import _crash_points
+from callboard._actors.claiming import BATCH, Claim, Memory
+from callboard._actors.deferral import Deferral
+from callboard._actors.hooks import HookCaller
+from callboard._actors.outbox import Outbox
+from callboard._actors.router import Router
+from callboard._actors.settling import Settlement
+from callboard._actors.watch import Watch
+from callboard._actors.workload import Workload
+from callboard._clock import NEVER_NS
+from callboard._outcome import Failure
+from callboard._run import Run
+from callboard._task import FinishedTask
+
+if TYPE_CHECKING:
+    from callboard._engine import Engine
+
+
+class Scheduler:
+    """Make passes over the task table.
+
+    Attributes:
+        deadline_ns: when the next pass is due, as far as the last one knew.
+        counters: how many tasks were `done`, `dead`, `failed` and `stale` since the start.
+        stopping: set to claim nothing more.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        node_id: int,
+        workload: Workload,
+        router: Router,
+        outbox: Outbox,
+        hooks: HookCaller,
+    ) -> None:
+        """Schedule for `engine`, as the node `node_id`."""
+        self._engine = engine
+        self._node_id = node_id
+        self._workload = workload
+        self._router = router
+        self._outbox = outbox
+        self._hooks = hooks
+        self._memory = Memory()
+        self._deferral = Deferral(engine, self._memory)
+        self._unsettled: list[Run] = []
+        self._away: set[str] = set()
+        self.watch = Watch(engine, workload)
+        self.deadline_ns = NEVER_NS
+        self.counters: Counter[str] = Counter(done=0, dead=0, failed=0, stale=0)
+        self.stopping = False
+
+    def prepare(self) -> None:
+        """Take over the rows of engines that are gone, before the first pass."""
+        store = self._engine.store
+        with store.transaction() as session:
+            rescued = store.tasks.rescue(session)
+        if rescued:
+            logger.info("{} task(s) that an engine left running are pending again", rescued)
+        self.watch.shorten_backoffs()
+
+    def others_wrote(self) -> None:
+        """Look at deferred rows anew in the next pass: another node may have set them aside."""
+        self._deferral.may_have_changed = True
+
+    def step(self) -> bool:
+        """Make one pass; return whether another one has something to do at once.
+
+        Raises:
+            StoreError: the database refused. Nothing is lost: the outcomes are kept for the next pass.
+        """
+        now_ns = self._engine.clock.now_ns()
+        self._unsettled += self._outbox.take()
+        heads = {} if self.stopping else self._read(now_ns)
+        runs, self._unsettled = self._unsettled, []
+        for run in runs:
+            self._workload.remove(run)
+        settlement = Settlement(self._engine, runs)
+        claim: Claim | None = None
+        wants_claim = bool(heads) or (bool(self._workload.thirsty()) and not self.stopping)
+        try:
+            if runs or wants_claim:
+                with self._engine.store.transaction() as session:
+                    if runs:
+                        settlement.write(session, now_ns)
+                    if wants_claim:
+                        claim = Claim(self._engine, self._workload, self._memory, session, now_ns)
+                        claim.make(heads, self._node_id)
+        except BaseException:
+            if claim is not None:
+                claim.abandon()
+            for run in runs:
+                self._workload.add(run)
+            self._unsettled = runs
+            raise
+        self._account(runs, settlement)
+        again = settlement.again
+        if claim is not None:
+            _crash_points.reach("callboard.claim.committed")
+            self._report([FinishedTask(task, None, burial.reason) for task, burial in claim.buried])
+            for run in claim.runs:
+                self._router.send(run)
+            again = again or claim.more or bool(claim.runs)
+        self._hooks.start_due(now_ns)
+        self._outbox.expect(min(BATCH, (len(self._workload.runs) + 1) // 2))
+        return again and not self.stopping
+
+    def hand_back_unstarted(self) -> None:
+        """Make claimed rows pending again whose handlers have not begun, once nothing starts any more."""
+        unstarted = [run for run in self._workload.runs.values() if run.started_ns == 0]
+        with self._engine.store.transaction() as session:
+            self._engine.store.tasks.hand_back(session, [run.task.id for run in unstarted])
+        for run in unstarted:
+            run.cancelled = True
+            self._workload.remove(run)
+
+    def is_due(self) -> bool:
+        """Return whether a pass has something to do, as far as the last one knew."""
+        return len(self._outbox) > 0 or self._engine.clock.now_ns() >= self.deadline_ns
+
+    def is_drained(self) -> bool:
+        """Return whether nothing claimed is left, once nothing is claimed any more."""
+        return self.stopping and not self._workload.runs and not self._unsettled
+
+    def is_idle(self) -> bool:
+        """Return whether nothing that this node can run is due, running or waiting to be written."""
+        now_ns = self._engine.clock.now_ns()
+        quiet = not self._workload.runs and not self._unsettled and len(self._outbox) == 0
+        return quiet and self._hooks.is_idle(now_ns) and not self._read(now_ns)
+
+    def _read(self, now_ns: int) -> dict[str, int]:
+        """Return the kinds that have rows to see to now, and set the deadline to when the next will."""
+        store = self._engine.store
+        with store.reading() as session:
+            heads = self._deferral.read(session)
+        if self._deferral.concerns(heads, now_ns):
+            with store.transaction() as session:
+                died = self._deferral.tend(session, heads, now_ns)
+                heads = self._deferral.read(session)
+            self._report(died)
+        runnable = self._engine.registry.runnable
+        earliest = dict(heads.pending)
+        for kind, at_ns in heads.deferred.items():
+            if kind not in runnable:
+                earliest[kind] = min(at_ns, earliest.get(kind, NEVER_NS))
+        future = [at_ns for at_ns in (*earliest.values(), *heads.deferred.values()) if at_ns > now_ns]
+        self.deadline_ns = min([*future, heads.expiry_ns, self._hooks.deadline_ns()])
+        return {kind: at_ns for kind, at_ns in earliest.items() if at_ns <= now_ns}
+
+    def _account(self, runs: list[Run], settlement: Settlement) -> None:
+        """Count what was committed, and notice that a service is back (rule 19)."""
+        if not runs:
+            return
+        _crash_points.reach("callboard.settle.committed")
+        self.counters["failed"] += settlement.failed
+        self.counters["stale"] += settlement.stale
+        self._report(settlement.finished)
+        for run in runs:
+            if isinstance(run.result, Failure) and not run.result.counted:
+                self._away.add(run.task.kind)
+            elif self._away and run.task.kind in self._away and not isinstance(run.result, str):
+                self._away.discard(run.task.kind)
+                self._hooks.want_reconcile("service")
+
+    def _report(self, finished: list[FinishedTask]) -> None:
+        if not finished:
+            return
+        dead = sum(1 for ended in finished if ended.dead_reason is not None)
+        self.counters["dead"] += dead
+        self.counters["done"] += len(finished) - dead
+        self._hooks.tell_finished(finished)

@@ -1,0 +1,79 @@
+"""Decide what becomes of a batch of runs that ended, and write it inside the scheduler's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from callboard import _crash_points, _lifecycle
+from callboard._lifecycle import Bury, Finish, Transition
+from callboard._outcome import Failure
+from callboard._run import Run
+from callboard._task import FinishedTask
+
+if TYPE_CHECKING:
+    from callboard._engine import Engine
+    from callboard._store.session import Session
+
+
+class Settlement:
+    """One batch of ended runs, inside one transaction.
+
+    Attributes:
+        finished: tasks that ended with this batch, for the hook.
+        failed: how many runs failed.
+        stale: how many outcomes were dropped, because the run no longer held its row.
+        again: whether a row may be due at once.
+    """
+
+    def __init__(self, engine: Engine, runs: Sequence[Run]) -> None:
+        """Settle `runs` for `engine`."""
+        self._engine = engine
+        self._runs = runs
+        self.finished: list[FinishedTask] = []
+        self.failed = 0
+        self.stale = 0
+        self.again = False
+
+    def write(self, session: Session, now_ns: int) -> None:
+        """Write the outcomes of runs that still hold their rows, with what they buffered (rules 10 and 14)."""
+        _crash_points.reach("callboard.settle.begun")
+        tasks = self._engine.store.tasks
+        open_runs = [run for run in self._runs if run.committed is None and run.result != "dropped"]
+        held = tasks.still_running(session, [run.task.id for run in open_runs]) if open_runs else {}
+        changes: list[tuple[int, Transition]] = []
+        handed_back: list[int] = []
+        for run in self._runs:
+            if run.committed is not None:
+                self._count(run, run.committed)
+                continue
+            token, requests = held.get(run.task.id, (None, 0))
+            if token != run.task.token or run.result is None:
+                self.stale += 1
+            elif isinstance(run.result, str):
+                handed_back.append(run.task.id)
+            else:
+                requested = requests != run.task.requests
+                change = _lifecycle.settle(
+                    run.task, run.result, now_ns, recurring=run.kind.recurring, requested=requested
+                )
+                changes.append((run.task.id, change))
+                self._count(run, change)
+                for new in run.buffered:
+                    tasks.enqueue(session, new, recurring=new.kind in self._engine.recurring_kinds)
+                    self.again = True
+        tasks.settle(session, changes, now_ns)
+        if handed_back:
+            tasks.hand_back(session, handed_back)
+        _crash_points.reach("callboard.settle.written")
+
+    def _count(self, run: Run, change: Transition) -> None:
+        outcome = run.result
+        if isinstance(outcome, Failure):
+            self.failed += 1
+        if isinstance(change, (Finish, Bury)):
+            reason = change.reason if isinstance(change, Bury) else None
+            returned = None if isinstance(outcome, (Failure, str)) else outcome
+            self.finished.append(FinishedTask(run.task, returned, reason))
+        else:
+            self.again = True

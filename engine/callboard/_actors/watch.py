@@ -1,0 +1,111 @@
+"""Notice what no message tells: a moved clock, handlers that take too long, rows that others took away."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import TYPE_CHECKING, NamedTuple
+
+from loguru import logger
+
+from callboard._actors.workload import Workload
+from callboard._retry import DEFAULT_POLICY
+from callboard._run import Run
+
+if TYPE_CHECKING:
+    from callboard._engine import Engine
+
+_JUMP_NS = 10**9
+"""A wall clock that went back by more than this against the monotonic one was set, not slewed."""
+
+
+class OverdueRun(NamedTuple):
+    """A handler that has run beyond its kind's timeout; durations are nanoseconds.
+
+    Attributes:
+        stack: where a blocking handler is; empty for a coroutine.
+    """
+
+    task_id: int
+    kind: str
+    running_ns: int
+    stack: str
+
+
+class Watch:
+    """What one node looks at about once a second."""
+
+    def __init__(self, engine: Engine, workload: Workload) -> None:
+        """Watch `engine` and what it has claimed."""
+        self._engine = engine
+        self._workload = workload
+        self._offset_ns = self._clock_offset_ns()
+        self._data_version: int | None = None
+        self._timed_out: set[int] = set()
+
+    def clock(self) -> None:
+        """Shorten backoffs that a clock set back has left further away than their cap (rule 8)."""
+        offset_ns = self._clock_offset_ns()
+        jumped_ns, self._offset_ns = self._offset_ns - offset_ns, offset_ns
+        if jumped_ns > _JUMP_NS:
+            logger.warning(
+                "the clock was set back by {:.0f} s; tasks in backoff are brought back", jumped_ns / 1e9
+            )
+            self.shorten_backoffs()
+
+    def shorten_backoffs(self) -> None:
+        """Bring tasks in backoff no further away than their cap."""
+        store = self._engine.store
+        with store.transaction() as session:
+            store.tasks.shorten_backoff(session, self._engine.clock.now_ns(), DEFAULT_POLICY.cap_ns)
+
+    def handlers(self) -> None:
+        """Cancel runs that are over their kind's timeout (rule 12)."""
+        now_ns = self._engine.clock.monotonic_ns()
+        for run in list(self._workload.runs.values()):
+            if not _is_overdue(run, now_ns) or run.cancelled:
+                continue
+            run.cancelled = True
+            logger.warning("task {} ({}) is over its timeout of {}", run.task.id, run.task.kind, run.kind.timeout)
+            if run.future is not None:
+                run.future.cancel()
+
+    def others_wrote(self) -> bool:
+        """Return whether another connection has committed since the last call."""
+        version = self._engine.store.data_version()
+        changed, self._data_version = version != self._data_version, version
+        if changed and self._workload.runs:
+            self._check_tokens()
+        return changed
+
+    def overdue(self) -> list[OverdueRun]:
+        """Return the handlers that are over their timeout and still running."""
+        now_ns = self._engine.clock.monotonic_ns()
+        return [
+            OverdueRun(run.task.id, run.task.kind, now_ns - run.started_ns, _stack(run))
+            for run in list(self._workload.runs.values())
+            if _is_overdue(run, now_ns)
+        ]
+
+    def _check_tokens(self) -> None:
+        """Tell runs whose rows were cancelled by another process that they are on their own (rule 7)."""
+        store = self._engine.store
+        with store.reading() as session:
+            held = store.tasks.still_running(session, list(self._workload.runs))
+        for task_id, run in list(self._workload.runs.items()):
+            if held.get(task_id, (None, 0))[0] != run.task.token and run.committed is None:
+                run.cancelled = True
+                if run.future is not None:
+                    run.future.cancel()
+
+    def _clock_offset_ns(self) -> int:
+        return self._engine.clock.now_ns() - self._engine.clock.monotonic_ns()
+
+
+def _is_overdue(run: Run, now_ns: int) -> bool:
+    return run.started_ns > 0 and run.result is None and now_ns - run.started_ns > run.kind.timeout_ns
+
+
+def _stack(run: Run) -> str:
+    frame = sys._current_frames().get(run.thread_id) if run.thread_id is not None else None
+    return "" if frame is None else "".join(traceback.format_stack(frame))

@@ -1,0 +1,68 @@
+"""What this node has claimed and not yet written back, and how much more it may claim."""
+
+from __future__ import annotations
+
+from callboard._run import Run
+
+CLAIM_AHEAD = 32
+"""Rows claimed ahead for one group: enough to fill a transaction, few enough to hand back at once."""
+
+PREFETCH = 256
+"""Rows without a group claimed beyond the free workers, so that short tasks need few transactions."""
+
+MAX_BUSY_GROUPS = 1_024
+"""Groups with claimed rows: bounds the memory of what is claimed, far above any sensible `workers`."""
+
+
+class Workload:
+    """The runs between claim and commit. Only the scheduler changes it."""
+
+    def __init__(self, workers: int) -> None:
+        """Start with nothing claimed."""
+        self.runs: dict[int, Run] = {}
+        self.backlogged: set[bytes] = set()
+        self._groups: dict[bytes, int] = {}
+        self._loose = 0
+        self._max_loose = workers + PREFETCH
+
+    def add(self, run: Run) -> None:
+        """Count a claimed run."""
+        self.runs[run.task.id] = run
+        group_id = run.task.group_id
+        if group_id is None:
+            self._loose += 1
+        else:
+            self._groups[group_id] = self._groups.get(group_id, 0) + 1
+
+    def remove(self, run: Run) -> None:
+        """Count a run as written back."""
+        del self.runs[run.task.id]
+        group_id = run.task.group_id
+        if group_id is None:
+            self._loose -= 1
+        elif self._groups[group_id] == 1:
+            del self._groups[group_id]
+        else:
+            self._groups[group_id] -= 1
+
+    def is_idle(self, group_id: bytes) -> bool:
+        """Return whether the group has no run outstanding."""
+        return group_id not in self._groups
+
+    def room_in(self, group_id: bytes) -> int:
+        """Return how many more rows of the group may be claimed."""
+        if group_id not in self._groups and len(self._groups) >= MAX_BUSY_GROUPS:
+            return 0
+        return CLAIM_AHEAD - self._groups.get(group_id, 0)
+
+    def loose_room(self) -> int:
+        """Return how many more rows without a group may be claimed."""
+        return self._max_loose - self._loose
+
+    def is_full(self) -> bool:
+        """Return whether nothing more may be claimed, whatever it is."""
+        return self.loose_room() <= 0 and len(self._groups) >= MAX_BUSY_GROUPS
+
+    def thirsty(self) -> list[bytes]:
+        """Return groups that have parked rows and have run half of what was claimed ahead."""
+        return [group for group in self.backlogged if self.room_in(group) >= CLAIM_AHEAD // 2]

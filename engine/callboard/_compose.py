@@ -1,0 +1,103 @@
+"""Turn a message and what the caller says of it into the row that an enqueue writes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from google.protobuf.message import Message
+
+from callboard import _codec
+from callboard._clock import NEVER_NS, Clock, deadline_ns, nanoseconds
+from callboard._kinds import KindRegistry, TaskKind, check_group_id
+from callboard._retry import DEFAULT_POLICY
+from callboard._task import NewTask, Task
+from callboard.errors import UnknownKindError
+
+DEFAULT_EXPIRY_NS = nanoseconds(DEFAULT_POLICY.expires_after)
+
+
+class Composer:
+    """Write rows as the registered kinds want them."""
+
+    def __init__(self, registry: KindRegistry, clock: Clock) -> None:
+        """Take group and policy from `registry`, times from `clock`."""
+        self._registry = registry
+        self._clock = clock
+
+    def compose(
+        self,
+        message: Message,
+        *,
+        not_before: timedelta | int | None = None,
+        expires_after: timedelta | int | None = None,
+        key: str | None = None,
+        group_id: bytes | None = None,
+        origin: str | None = None,
+        allow_unknown: bool = False,
+    ) -> NewTask:
+        """Return the row for `message`; the arguments are those of `Engine.enqueue`."""
+        if not isinstance(message, Message):
+            raise TypeError(f"enqueue takes a protobuf message, not {message!r}")
+        name = _codec.kind_of(type(message))
+        kind = self._registry.get(name)
+        if kind is None:
+            if not allow_unknown:
+                raise UnknownKindError(
+                    f"no plugin here registered kind {name!r}; install or name its plugin (`callboard kinds` lists"
+                    " what is here), or pass allow_unknown=True to leave the task to a node that knows it"
+                )
+            _codec.check_deterministic(type(message))
+        if group_id is not None:
+            check_group_id(group_id)
+        elif kind is not None:
+            group_id = kind.group_of(message)
+        now_ns = self._clock.now_ns()
+        if expires_after is not None:
+            expires_at_ns = deadline_ns(expires_after, now_ns)
+        else:
+            expires_at_ns = now_ns + DEFAULT_EXPIRY_NS if kind is None else kind.expiry_ns(now_ns)
+        data = _codec.encode(message)
+        data_hash = _codec.hash_of(data)
+        retry = None if kind is None else kind.retry
+        return NewTask(
+            kind=name,
+            group_id=group_id,
+            identity=data_hash if key is None else _codec.keyed_identity(name, key),
+            data=data,
+            data_hash=data_hash,
+            max_attempts=None if kind is None else kind.max_attempts(),
+            created_at_ns=now_ns,
+            expires_at_ns=expires_at_ns,
+            next_attempt_at_ns=now_ns if not_before is None else deadline_ns(not_before, now_ns),
+            initial_backoff_ns=None if retry is None else retry.initial_ns,
+            backoff_factor=None if retry is None else retry.factor,
+            max_backoff_ns=None if retry is None else retry.cap_ns,
+            origin=origin,
+        )
+
+
+def resolved(task: Task, kind: TaskKind[Any], message: Message) -> Task:
+    """Return a row that came without a policy, with the group and policy of `kind`.
+
+    Raises:
+        ValueError: the kind gives a group id that cannot name a group.
+    """
+    defaulted = task.expires_at_ns - task.created_at_ns == DEFAULT_EXPIRY_NS
+    return task._replace(
+        group_id=kind.group_of(message) if task.group_id is None else task.group_id,
+        max_attempts=kind.max_attempts(),
+        expires_at_ns=kind.expiry_ns(task.created_at_ns) if defaulted or kind.recurring else task.expires_at_ns,
+        initial_backoff_ns=kind.retry.initial_ns,
+        backoff_factor=kind.retry.factor,
+        max_backoff_ns=kind.retry.cap_ns,
+    )
+
+
+def revived(dead: Any, now_ns: int) -> NewTask:
+    """Return a dead task as a new one, with the same span between birth and expiry."""
+    span = dead.expires_at_ns - dead.created_at_ns
+    expires_at_ns = NEVER_NS if dead.expires_at_ns == NEVER_NS else min(now_ns + max(span, 0), NEVER_NS)
+    same = {name: getattr(dead, name) for name in NewTask._fields if name in dead._fields}
+    same.update(created_at_ns=now_ns, expires_at_ns=expires_at_ns, next_attempt_at_ns=now_ns)
+    return NewTask(**same)

@@ -1,0 +1,37 @@
+"""What `Engine.health` answers: everything an operator asks first, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from callboard._actors.watch import OverdueRun
+from callboard._plugins import PluginHealth
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The state of one engine.
+
+    Attributes:
+        state: `unstarted`, `running` or `stopped`.
+        database: what the engine is connected to.
+        database_error: why nothing is claimed at the moment; `None` when all is well.
+        plugins: what became of each plugin.
+        missing_services: for each kind left to other nodes, the services that the host did not give.
+        running: tasks claimed and not yet written back.
+        overdue: handlers over their timeout, with the stack of blocking ones.
+        counters: tasks `done`, `dead`, `failed` and `stale` since the start.
+        threads: threads of the pool.
+        actors: live group actors.
+    """
+
+    state: str
+    database: str
+    database_error: str | None = None
+    plugins: list[PluginHealth] = field(default_factory=list)
+    missing_services: dict[str, list[str]] = field(default_factory=dict)
+    running: int = 0
+    overdue: list[OverdueRun] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+    threads: int = 0
+    actors: int = 0

@@ -1,0 +1,145 @@
+"""What a plugin says of a kind, and the table of all that are registered in one engine."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from callboard._clock import NEVER_NS, nanoseconds
+from callboard._codec import check_deterministic, kind_of
+from callboard._outcome import Outcome
+from callboard._retry import DEFAULT_POLICY, UNLIMITED_ATTEMPTS, RetryPolicy
+from callboard.errors import KindError
+
+if TYPE_CHECKING:
+    from callboard._context import TaskContext
+
+M = TypeVar("M", bound=Message)
+
+MAX_GROUP_ID_BYTES = 255
+
+
+def check_group_id(group_id: bytes) -> bytes:
+    """Return `group_id` if it can name a group.
+
+    Raises:
+        ValueError: it is not bytes, is empty, or is longer than 255 bytes.
+    """
+    if not isinstance(group_id, bytes) or not 1 <= len(group_id) <= MAX_GROUP_ID_BYTES:
+        raise ValueError(f"group_id must be 1 to {MAX_GROUP_ID_BYTES} bytes, not {group_id!r}")
+    return group_id
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKind(Generic[M]):
+    """Bind a message type to the handler that does its work, and say how its tasks are run.
+
+    Attributes:
+        message_type: the protobuf message that is the payload; its name gives the kind its name.
+        handler: called as `handler(message, ctx)`, a function or a coroutine function; returns an outcome,
+            `None` meaning `Done()`, and raises to fail the attempt.
+        group_id: from the message to the group whose tasks never overlap; `None` for no group.
+        retry: when failures are tried again, and for how long.
+        recurring: never expires and never exhausts; the handler returns `RescheduleAt`.
+        timeout: after this long `ctx.cancelled` is set and an async handler is cancelled.
+        requires: types of the services without which this node leaves the kind's tasks to others.
+
+    Raises:
+        KindError: the message type has a map field, the handler cannot be called, or the timeout makes no
+            sense.
+    """
+
+    message_type: type[M]
+    handler: Callable[[M, TaskContext], Outcome | Awaitable[Outcome | None] | None]
+    group_id: Callable[[M], bytes | None] | None = None
+    retry: RetryPolicy = DEFAULT_POLICY
+    recurring: bool = False
+    timeout: timedelta = timedelta(minutes=5)
+    requires: tuple[type[Any], ...] = ()
+    name: str = field(init=False)
+    is_async: bool = field(init=False, repr=False)
+    timeout_ns: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before a task of the kind exists."""
+        if not (inspect.isclass(self.message_type) and issubclass(self.message_type, Message)):
+            raise KindError(
+                f"a TaskKind's message_type must be a protobuf message class, not {self.message_type!r}"
+            )
+        name = kind_of(self.message_type)
+        check_deterministic(self.message_type)
+        if not callable(self.handler):
+            raise KindError(f"{name}: the handler must be callable, not {self.handler!r}")
+        if self.group_id is not None and not callable(self.group_id):
+            raise KindError(f"{name}: group_id must be a function of the message, not {self.group_id!r}")
+        if not isinstance(self.retry, RetryPolicy):
+            raise KindError(f"{name}: retry must be a RetryPolicy, not {self.retry!r}")
+        if not isinstance(self.timeout, timedelta) or self.timeout <= timedelta(0):
+            raise KindError(f"{name}: timeout must be a timedelta above 0, not {self.timeout!r}")
+        if not isinstance(self.requires, tuple) or not all(inspect.isclass(t) for t in self.requires):
+            raise KindError(f"{name}: requires must be a tuple of types, such as (Mailer,), not {self.requires!r}")
+        of_object = inspect.iscoroutinefunction(type(self.handler).__call__)
+        is_async = inspect.iscoroutinefunction(self.handler) or of_object
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "is_async", is_async)
+        object.__setattr__(self, "timeout_ns", nanoseconds(self.timeout))
+
+    def group_of(self, message: M) -> bytes | None:
+        """Return the group that `message` belongs to.
+
+        Raises:
+            ValueError: the kind gives an id that cannot name a group.
+        """
+        group_id = None if self.group_id is None else self.group_id(message)
+        return None if group_id is None else check_group_id(group_id)
+
+    def max_attempts(self) -> int:
+        """Return the row's `max_attempts` column."""
+        return UNLIMITED_ATTEMPTS if self.recurring else self.retry.max_attempts
+
+    def expiry_ns(self, created_at_ns: int) -> int:
+        """Return the row's `expires_at_ns` column."""
+        return NEVER_NS if self.recurring else min(created_at_ns + self.retry.expires_after_ns, NEVER_NS)
+
+
+class KindRegistry:
+    """The kinds of one engine, by name, each with the plugin that brought it."""
+
+    def __init__(self, services: dict[type[Any], Any]) -> None:
+        """Start empty; `services` decides which kinds this node can run."""
+        self._services = services
+        self._kinds: dict[str, tuple[TaskKind[Any], str]] = {}
+        self.runnable: dict[str, TaskKind[Any]] = {}
+
+    def register(self, kind: TaskKind[Any], plugin: str) -> None:
+        """Add a kind.
+
+        Raises:
+            KindError: it is no `TaskKind`, or another plugin registered the kind before.
+        """
+        if not isinstance(kind, TaskKind):
+            raise KindError(f"plugin {plugin!r}: callboard_task_kinds must return TaskKind objects, not {kind!r}")
+        if kind.name in self._kinds:
+            first = self._kinds[kind.name][1]
+            raise KindError(f"plugin {plugin!r}: kind {kind.name!r} is already registered, by plugin {first!r}")
+        self._kinds[kind.name] = (kind, plugin)
+        if not self.missing_services(kind):
+            self.runnable[kind.name] = kind
+
+    def get(self, name: str) -> TaskKind[Any] | None:
+        """Return the kind called `name`, whether or not this node can run it."""
+        found = self._kinds.get(name)
+        return None if found is None else found[0]
+
+    def missing_services(self, kind: TaskKind[Any]) -> tuple[type[Any], ...]:
+        """Return the types that `kind` requires and the host did not give."""
+        return tuple(service for service in kind.requires if service not in self._services)
+
+    def __iter__(self) -> Iterator[tuple[TaskKind[Any], str]]:
+        """Iterate over kinds and the names of the plugins that brought them."""
+        return iter(self._kinds.values())

@@ -1,0 +1,78 @@
+"""When a failed attempt is tried again: the policy and its arithmetic, which cannot overflow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from callboard._clock import nanoseconds
+
+UNLIMITED_ATTEMPTS = 2**31 - 1
+"""The largest 32-bit integer, so that the column is an INTEGER on every database."""
+
+_LONGEST_NS = nanoseconds(timedelta(days=3650))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Say how often, how soon and for how long a kind's tasks are tried.
+
+    After the n-th failed attempt the task waits `min(initial * factor ** (n - 1), cap)`. The defaults are
+    those of libxmtp's task worker.
+
+    Attributes:
+        initial: the wait after the first failure.
+        factor: what each further failure multiplies the wait by.
+        cap: the longest wait.
+        max_attempts: failed attempts before the task is dead.
+        expires_after: how long after its enqueue a task is dead, whatever its attempts.
+
+    Raises:
+        ValueError: a number is negative, infinite or NaN, the factor is below 1, or there is no attempt.
+    """
+
+    initial: timedelta = timedelta(seconds=2)
+    factor: float = 1.5
+    cap: timedelta = timedelta(seconds=60)
+    max_attempts: int = 20
+    expires_after: timedelta = timedelta(days=3)
+    initial_ns: int = field(init=False, repr=False, compare=False)
+    cap_ns: int = field(init=False, repr=False, compare=False)
+    expires_after_ns: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what arithmetic cannot use, and keep the durations in nanoseconds."""
+        if not math.isfinite(self.factor) or self.factor < 1:
+            raise ValueError(f"factor must be a finite number of at least 1, not {self.factor!r}")
+        if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int):
+            raise ValueError(f"max_attempts must be a whole number, not {self.max_attempts!r}")
+        if not 1 <= self.max_attempts <= UNLIMITED_ATTEMPTS:
+            raise ValueError(f"max_attempts must be between 1 and {UNLIMITED_ATTEMPTS}, not {self.max_attempts}")
+        for name in ("initial", "cap", "expires_after"):
+            duration = getattr(self, name)
+            if not isinstance(duration, timedelta):
+                raise ValueError(f"{name} must be a timedelta, not {duration!r}")
+            duration_ns = nanoseconds(duration)
+            if not 0 <= duration_ns <= _LONGEST_NS:
+                raise ValueError(f"{name} must lie between 0 and {_LONGEST_NS // 10**9} s, not {duration!r}")
+            object.__setattr__(self, f"{name}_ns", duration_ns)
+
+
+DEFAULT_POLICY = RetryPolicy()
+
+
+def backoff_ns(attempt: int, initial_ns: int, factor: float, cap_ns: int) -> int:
+    """Return the wait after the `attempt`-th failure (counted from 1), in nanoseconds.
+
+    It reads numbers that come from a row, which anybody may have written, so it never raises: a wait that
+    overflows is the cap, and one that makes no sense is 0.
+    """
+    cap_ns = min(max(cap_ns, 0), _LONGEST_NS)
+    try:
+        wait = initial_ns * factor ** (max(attempt, 1) - 1)
+    except (OverflowError, ZeroDivisionError):
+        return cap_ns
+    if isinstance(wait, complex) or math.isnan(wait) or wait < 0:
+        return 0
+    return cap_ns if wait >= cap_ns else int(wait)

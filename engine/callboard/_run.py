@@ -1,0 +1,63 @@
+"""One run of one task: what a claim hands to an actor, and what comes back from the handler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from google.protobuf.message import Message
+
+from callboard._kinds import TaskKind
+from callboard._outcome import Failure, Outcome
+from callboard._task import NewTask, Task
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from callboard._actors.group import GroupMemory
+    from callboard._lifecycle import Transition
+
+Unsettled = Literal["handed back", "dropped"]
+"""How a run may end without an outcome: never started, or no longer the holder of its row."""
+
+
+class Run:
+    """A claimed task on its way through an actor.
+
+    Attributes:
+        cancelled: set when the run should end: cancelled, timed out, or its engine stops waiting.
+        started_ns: when the handler was called, on the monotonic clock; 0 before.
+        thread_id: the thread that runs a blocking handler.
+        result: what the handler returned or raised, once it did.
+        buffered: tasks to enqueue together with the outcome.
+        committed: what `ctx.complete` already wrote.
+        future: the coroutine of an async handler.
+        group: what the group's actor remembers of the group's rows.
+    """
+
+    __slots__ = (
+        "buffered",
+        "cancelled",
+        "committed",
+        "future",
+        "group",
+        "kind",
+        "message",
+        "result",
+        "started_ns",
+        "task",
+        "thread_id",
+    )
+
+    def __init__(self, task: Task, kind: TaskKind[Any], message: Message) -> None:
+        """Prepare to run `task`, whose payload is `message`."""
+        self.task = task
+        self.kind = kind
+        self.message = message
+        self.cancelled = False
+        self.started_ns = 0
+        self.thread_id: int | None = None
+        self.result: Outcome | Failure | Unsettled | None = None
+        self.buffered: list[NewTask] = []
+        self.committed: Transition | None = None
+        self.future: Future[Any] | None = None
+        self.group: GroupMemory | None = None

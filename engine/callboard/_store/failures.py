@@ -1,0 +1,56 @@
+"""Turn what a database driver raises into a `StoreError` that names the database and what to do."""
+
+from __future__ import annotations
+
+from callboard.errors import DatabaseUnavailableError, NotADatabaseError, SchemaError, StoreError
+
+# What SQLite says (its result-code texts), what that means, and the remedy.
+_SQLITE: tuple[tuple[str, type[StoreError], str], ...] = (
+    (
+        "file is not a database",
+        NotADatabaseError,
+        "is not an SQLite database; give the path of one, or of no file yet",
+    ),
+    (
+        "malformed",
+        NotADatabaseError,
+        "is damaged; restore it from a backup or recover it with the sqlite3 shell",
+    ),
+    (
+        "no such table: callboard_",
+        SchemaError,
+        "has no Callboard tables; run `callboard migrate` or Engine.migrate()",
+    ),
+    (
+        "no such column",
+        SchemaError,
+        "has tables of another version; run `callboard migrate` or Engine.migrate()",
+    ),
+    (
+        "locked",
+        DatabaseUnavailableError,
+        "is locked by another connection; end its transaction and try again",
+    ),
+    ("busy", DatabaseUnavailableError, "is locked by another connection; end its transaction and try again"),
+    (
+        "readonly",
+        DatabaseUnavailableError,
+        "is read-only; make the file and its folder writable for this user",
+    ),
+    (
+        "unable to open",
+        DatabaseUnavailableError,
+        "cannot be opened; check that its folder exists and is writable",
+    ),
+    ("full", DatabaseUnavailableError, "has no room to grow; free some disk space"),
+    ("disk i/o", DatabaseUnavailableError, "cannot be read or written; check the disk"),
+)
+
+
+def translate(error: Exception, where: str) -> StoreError:
+    """Return the `StoreError` for a driver's exception; `where` names the database."""
+    text = str(error)
+    for sign, kind, remedy in _SQLITE:
+        if sign in text.lower():
+            return kind(f"{where} {remedy} ({text})")
+    return StoreError(f"{where}: {text}")

@@ -1,0 +1,98 @@
+"""Bring a database's tables up to this build's, and refuse those of a newer one.
+
+Migrations are numbered SQL files, run forward only, each in one transaction together with its record. Each
+says how old an engine may be to still work on the tables it leaves (`compatible-with`).
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from importlib import resources
+from typing import NamedTuple
+
+from callboard._store.session import Session
+from callboard.errors import SchemaError
+
+ENGINE = "callboard"
+"""The name under which the engine's own migrations are recorded; plugins will have theirs."""
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS callboard_migration (name TEXT NOT NULL, number INTEGER NOT NULL,"
+    " title TEXT NOT NULL, compatible_with INTEGER NOT NULL, applied_at_ns INTEGER NOT NULL,"
+    " PRIMARY KEY (name, number))"
+)
+_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'callboard_migration'"
+_NEWEST = "SELECT number, compatible_with FROM callboard_migration WHERE name = ? ORDER BY number DESC LIMIT 1"
+_RECORD = (
+    "INSERT INTO callboard_migration (name, number, title, compatible_with, applied_at_ns) VALUES (?, ?, ?, ?, ?)"
+)
+
+
+class Migration(NamedTuple):
+    """One numbered step of the tables."""
+
+    number: int
+    title: str
+    compatible_with: int
+    sql: str
+
+
+def shipped() -> list[Migration]:
+    """Return this build's migrations in order."""
+    folder = resources.files("callboard._store").joinpath("migrations")
+    found = []
+    for file in folder.iterdir():
+        if file.name.endswith(".sql"):
+            text = file.read_text(encoding="utf-8")
+            found.append(
+                Migration(int(file.name[:4]), _header(text, "title"), int(_header(text, "compatible-with")), text)
+            )
+    return sorted(found)
+
+
+def _header(text: str, name: str) -> str:
+    match = re.search(rf"^-- {name}: (.+)$", text, re.MULTILINE)
+    if match is None:
+        raise SchemaError(f"a migration lacks its line `-- {name}:`")
+    return match.group(1)
+
+
+def pending(session: Session, where: str) -> list[Migration]:
+    """Return the migrations that the database lacks; empty when it is up to date, or newer and compatible.
+
+    Raises:
+        SchemaError: a newer engine wrote the tables and says that this one cannot use them.
+    """
+    migrations = shipped()
+    newest = session.rows(_NEWEST, (ENGINE,)) if session.rows(_EXISTS) else []
+    if not newest:
+        return migrations
+    number, compatible_with = newest[0]
+    own = migrations[-1].number
+    if number > own and compatible_with > own:
+        raise SchemaError(
+            f"{where} was written by a newer Callboard (tables {number}, this build knows {own}); upgrade with"
+            " `pip install -U callboard`, or use another database"
+        )
+    return [migration for migration in migrations if migration.number > number]
+
+
+def apply(session: Session, migrations: list[Migration], now_ns: int) -> None:
+    """Run migrations and record them, in the session's transaction."""
+    session.run(_TABLE)
+    for migration in migrations:
+        for statement in _statements(migration.sql):
+            session.run(statement)
+        session.run(_RECORD, (ENGINE, migration.number, migration.title, migration.compatible_with, now_ns))
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Split a script, because sqlite3's own `executescript` commits the transaction it is in."""
+    lines: list[str] = []
+    for line in script.splitlines():
+        lines.append(line)
+        if sqlite3.complete_statement("\n".join(lines)) and line.rstrip().endswith(";"):
+            yield "\n".join(lines)
+            lines = []

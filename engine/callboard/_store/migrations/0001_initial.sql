@@ -1,0 +1,115 @@
+-- title: the tables of the first release
+-- compatible-with: 1
+
+-- AUTOINCREMENT: an id is never used twice, so a late outcome cannot meet a stranger's row.
+-- The defaults let a row be written by hand: kind, identity, data and data_hash are enough. A NULL
+-- max_attempts says that group and policy are still to be taken from the kind of the node that claims the row.
+CREATE TABLE callboard_task (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL,
+    group_id BLOB,
+    identity BLOB NOT NULL UNIQUE,
+    data BLOB NOT NULL,
+    data_hash BLOB NOT NULL,
+    state TEXT NOT NULL DEFAULT 'pending',
+    attempts INTEGER NOT NULL DEFAULT 0,
+    max_attempts INTEGER,
+    created_at_ns INTEGER NOT NULL
+        DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000000),
+    expires_at_ns INTEGER NOT NULL
+        DEFAULT (CAST((julianday('now') - 2440584.5) * 86400000 AS INTEGER) * 1000000),
+    next_attempt_at_ns INTEGER NOT NULL DEFAULT 0,
+    last_attempted_at_ns INTEGER,
+    initial_backoff_ns INTEGER,
+    backoff_factor REAL,
+    max_backoff_ns INTEGER,
+    requests INTEGER NOT NULL DEFAULT 1,
+    outages INTEGER NOT NULL DEFAULT 0,
+    pulled_in_ns INTEGER,
+    token INTEGER NOT NULL DEFAULT 0,
+    origin TEXT,
+    last_error TEXT,
+    -- 1: due, but behind earlier rows of its group; out of the due index so that no claim reads it in vain
+    parked INTEGER NOT NULL DEFAULT 0,
+    owner INTEGER
+);
+
+-- By kind first: a claim reads only the kinds it can run, however many rows of other kinds are due.
+CREATE INDEX callboard_task_due ON callboard_task (kind, next_attempt_at_ns)
+    WHERE state = 'pending' AND parked = 0;
+CREATE INDEX callboard_task_parked ON callboard_task (group_id, next_attempt_at_ns) WHERE parked = 1;
+CREATE INDEX callboard_task_running ON callboard_task (owner) WHERE state = 'running';
+CREATE INDEX callboard_task_deferred ON callboard_task (kind, next_attempt_at_ns) WHERE state = 'deferred';
+CREATE INDEX callboard_task_deferred_expiry ON callboard_task (expires_at_ns) WHERE state = 'deferred';
+-- Only rows in backoff: what a clock that jumped back must look at.
+CREATE INDEX callboard_task_backoff ON callboard_task (last_attempted_at_ns) WHERE last_error IS NOT NULL;
+
+CREATE TABLE callboard_dead_task (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    task_id INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    group_id BLOB,
+    identity BLOB NOT NULL,
+    data BLOB NOT NULL,
+    data_hash BLOB NOT NULL,
+    attempts INTEGER NOT NULL,
+    max_attempts INTEGER,
+    created_at_ns INTEGER NOT NULL,
+    expires_at_ns INTEGER NOT NULL,
+    initial_backoff_ns INTEGER,
+    backoff_factor REAL,
+    max_backoff_ns INTEGER,
+    origin TEXT,
+    last_error TEXT,
+    reason TEXT NOT NULL,
+    died_at_ns INTEGER NOT NULL
+);
+
+CREATE INDEX callboard_dead_task_died ON callboard_dead_task (died_at_ns);
+
+CREATE TABLE callboard_group (
+    group_id BLOB PRIMARY KEY,
+    version INTEGER NOT NULL DEFAULT 0,
+    own_inbox_id TEXT,
+    consent TEXT NOT NULL DEFAULT 'unknown',
+    active_at_ns INTEGER NOT NULL DEFAULT 0,
+    is_leaving INTEGER NOT NULL DEFAULT 0,
+    has_pending_leave_request INTEGER NOT NULL DEFAULT 0,
+    owner INTEGER,
+    epoch INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
+CREATE INDEX callboard_group_pending ON callboard_group (group_id) WHERE has_pending_leave_request = 1;
+
+CREATE TABLE callboard_group_member (
+    group_id BLOB NOT NULL,
+    inbox_id TEXT NOT NULL,
+    is_super_admin INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (group_id, inbox_id)
+) WITHOUT ROWID;
+
+CREATE INDEX callboard_group_member_inbox ON callboard_group_member (inbox_id);
+
+CREATE TABLE callboard_pending_remove (
+    group_id BLOB NOT NULL,
+    inbox_id TEXT NOT NULL,
+    message_id BLOB NOT NULL,
+    requested_at_ns INTEGER NOT NULL,
+    PRIMARY KEY (group_id, inbox_id)
+) WITHOUT ROWID;
+
+CREATE TABLE callboard_node (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    kinds TEXT NOT NULL,
+    started_at_ns INTEGER NOT NULL,
+    heartbeat_at_ns INTEGER NOT NULL
+);
+
+-- When the fleet did something that it does once: `reconcile`.
+CREATE TABLE callboard_stamp (
+    name TEXT PRIMARY KEY,
+    at_ns INTEGER NOT NULL
+) WITHOUT ROWID;

@@ -1,0 +1,246 @@
+"""The store on one SQLite file, through peewee: connections, transactions, migrations and listings."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import peewee
+from playhouse.pool import PooledSqliteDatabase
+
+from callboard._store import migrating
+from callboard._store.executor_lock import ExecutorLock
+from callboard._store.failures import translate
+from callboard._store.session import Session, SqliteSession, connected, peewee_session, raw_connection
+from callboard._store.sqlite_groups import SqliteGroups
+from callboard._store.sqlite_tasks import SqliteTasks
+from callboard._task import DeadTask, Task
+from callboard.errors import ConfigurationError
+
+POLL_INTERVAL_S = 1.0
+"""How often an idle engine asks SQLite whether another connection has written (`PRAGMA data_version`)."""
+
+_orphans: list[peewee.SqliteDatabase] = []
+"""Databases inherited through a fork: to close them, even by collecting them, would disturb the parent's."""
+
+_NODE = (
+    "INSERT INTO callboard_node (host, pid, version, kinds, started_at_ns, heartbeat_at_ns)"
+    " VALUES (?1, ?2, ?3, ?4, ?5, ?5) RETURNING id"
+)
+_STAMP = (
+    "INSERT INTO callboard_stamp (name, at_ns) VALUES (?1, ?2)"
+    " ON CONFLICT (name) DO UPDATE SET at_ns = ?2 WHERE at_ns <= ?3 OR at_ns > ?2 RETURNING at_ns"
+)
+
+
+class SqliteStore:
+    """One SQLite database, the host's or our own."""
+
+    poll_interval_s = POLL_INTERVAL_S
+    tasks = SqliteTasks()
+    groups = SqliteGroups()
+
+    def __init__(self, make_database: Callable[[], peewee.SqliteDatabase]) -> None:
+        """Use the database that `make_database` returns; connects to nothing.
+
+        Raises:
+            ConfigurationError: the database is in memory.
+        """
+        self._make_database = make_database
+        database = make_database()
+        if (
+            not database.database
+            or str(database.database) == ":memory:"
+            or "mode=memory" in str(database.database)
+        ):
+            raise ConfigurationError(
+                "an in-memory SQLite database is another one in each thread; give a file: sqlite:///service.db"
+            )
+        self.path = str(database.database)
+        self.where = f"database {self.path}"
+        self._lock = ExecutorLock(self.path)
+        self._use(database)
+
+    def _use(self, database: peewee.SqliteDatabase) -> None:
+        self.database = database
+        self._task_table: Any = peewee.Table("callboard_task", Task._fields, _database=database)
+        self._dead_table: Any = peewee.Table("callboard_dead_task", DeadTask._fields, _database=database)
+
+    def transaction(self) -> AbstractContextManager[SqliteSession]:
+        """Open a write transaction on the calling thread, or join the one that is open there."""
+        return peewee_session(self.database, self.where)
+
+    @contextmanager
+    def reading(self) -> Iterator[SqliteSession]:
+        """Open a session that reads, in the calling thread's transaction if it has one."""
+        with connected(self.database, self.where):
+            yield SqliteSession(raw_connection(self.database), self.where)
+
+    @contextmanager
+    def thread(self) -> Iterator[None]:
+        """Keep the calling thread's connection open, for a thread of the engine's own."""
+        with connected(self.database, self.where):
+            yield
+
+    def in_transaction(self) -> bool:
+        """Return whether the calling thread is in a transaction on this database."""
+        return bool(self.database.in_transaction())
+
+    def exists(self) -> bool:
+        """Return whether the file exists."""
+        return Path(self.path).exists()
+
+    def prepare(self, now_ns: int) -> list[str]:
+        """Migrate the tables if they need it; return the titles of what was done.
+
+        Raises:
+            NotADatabaseError: the file is something else.
+            SchemaError: a newer engine wrote it. In both cases nothing has been changed.
+            DatabaseUnavailableError: it is locked, read-only or out of reach.
+        """
+        if self.exists():
+            with self._inspecting() as session:
+                if not migrating.pending(session, self.where):
+                    return []
+        with self.transaction() as session:
+            missing = migrating.pending(session, self.where)
+            migrating.apply(session, missing, now_ns)
+        return [f"{migration.number:04} {migration.title}" for migration in missing]
+
+    @contextmanager
+    def _inspecting(self) -> Iterator[Session]:
+        """Read the file without the pragmas that a full connection sets, since those write its header."""
+        try:
+            connection = sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=ro", uri=True)
+        except sqlite3.Error as error:
+            raise translate(error, self.where) from error
+        try:
+            yield SqliteSession(connection, self.where)
+        finally:
+            connection.close()
+
+    def data_version(self) -> int:
+        """Return a number that changes when another connection commits; call it from one thread."""
+        with self.reading() as session:
+            version: int = session.rows("PRAGMA data_version")[0][0]
+            return version
+
+    def acquire_execution(self) -> None:
+        """Take the right to execute this file's tasks.
+
+        Raises:
+            DatabaseUnavailableError: another engine has it.
+        """
+        self._lock.acquire()
+
+    def release_execution(self) -> None:
+        """Give the right to execute back."""
+        self._lock.release()
+
+    def add_node(self, session: Session, version: str, kinds: str, now_ns: int) -> int:
+        """Write this engine's row in the node table, the only one where one engine executes; return its id."""
+        session.run("DELETE FROM callboard_node")
+        row = session.rows(_NODE, (socket.gethostname(), os.getpid(), version, kinds, now_ns))
+        node_id: int = row[0][0]
+        return node_id
+
+    def remove_node(self, session: Session, node_id: int) -> None:
+        """Delete this engine's row in the node table."""
+        session.run("DELETE FROM callboard_node WHERE id = ?", (node_id,))
+
+    def take_turn(self, session: Session, name: str, now_ns: int, interval_ns: int) -> bool:
+        """Return whether it is this node's turn to do what the fleet does once in `interval_ns`."""
+        return bool(session.rows(_STAMP, (name, now_ns, now_ns - interval_ns)))
+
+    def list_tasks(
+        self, kind: str | None, group_id: bytes | None, state: str | None, limit: int, after_id: int
+    ) -> list[Task]:
+        """Return live rows in the order of their ids."""
+        query = self._filtered(self._task_table, Task._fields, kind, group_id, limit, after_id)
+        if state is not None:
+            query = query.where(self._task_table.state == state)
+        return [Task._make(row) for row in self._listed(query)]
+
+    def list_dead(self, kind: str | None, group_id: bytes | None, limit: int, after_id: int) -> list[DeadTask]:
+        """Return dead rows in the order of their ids."""
+        query = self._filtered(self._dead_table, DeadTask._fields, kind, group_id, limit, after_id)
+        return [DeadTask._make(row) for row in self._listed(query)]
+
+    def count_tasks(self) -> dict[tuple[str, str], int]:
+        """Return how many live rows there are of each kind and state."""
+        with self.reading() as session:
+            rows = session.rows("SELECT kind, state, count(*) FROM callboard_task GROUP BY kind, state")
+        return {(kind, state): count for kind, state, count in rows}
+
+    def _filtered(
+        self,
+        table: Any,
+        columns: Sequence[str],
+        kind: str | None,
+        group_id: bytes | None,
+        limit: int,
+        after_id: int,
+    ) -> Any:
+        query = table.select(*(getattr(table, name) for name in columns)).where(table.id > after_id)
+        if kind is not None:
+            query = query.where(table.kind == kind)
+        if group_id is not None:
+            query = query.where(table.group_id == group_id)
+        return query.order_by(table.id).limit(limit)
+
+    def _listed(self, query: Any) -> list[tuple[Any, ...]]:
+        with connected(self.database, self.where):
+            try:
+                return list(query.tuples())
+            except (peewee.PeeweeException, sqlite3.Error) as error:
+                raise translate(error, self.where) from error
+
+    def close(self) -> None:
+        """Close the connections that no thread is using."""
+        self._lock.release()
+        if isinstance(self.database, PooledSqliteDatabase):
+            self.database.close_idle()
+
+    def forget(self) -> None:
+        """Drop every connection without closing it, as a forked child must."""
+        self._lock.release()
+        _orphans.append(self.database)
+        self._use(self._make_database())
+
+
+def own_database(path: str, synchronous: str) -> peewee.SqliteDatabase:
+    """Return the engine's own peewee database for a file; connects to nothing.
+
+    Raises:
+        ConfigurationError: `synchronous` is neither `FULL` nor `NORMAL`.
+    """
+    if synchronous not in ("FULL", "NORMAL"):
+        raise ConfigurationError(f"synchronous must be 'FULL' or 'NORMAL', not {synchronous!r}")
+    return PooledSqliteDatabase(  # type: ignore[no-untyped-call]
+        path,
+        pragmas={"journal_mode": "wal", "synchronous": synchronous},
+        max_connections=None,
+        check_same_thread=False,  # the pool hands a connection from thread to thread, one at a time
+    )
+
+
+def open_store(database: str | peewee.Database, synchronous: str) -> SqliteStore:
+    """Return the store for a URL or for the host's own peewee database; connects to nothing.
+
+    Raises:
+        ConfigurationError: the URL or the database is of a sort that this build does not know.
+    """
+    if isinstance(database, peewee.SqliteDatabase):
+        return SqliteStore(lambda: database)
+    if isinstance(database, str) and database.startswith("sqlite:///"):
+        path = database.removeprefix("sqlite:///")
+        return SqliteStore(lambda: own_database(path, synchronous))
+    raise ConfigurationError(
+        "the database must be a URL such as sqlite:///service.db (sqlite:////var/lib/service.db for an absolute"
+        f" path) or a peewee SqliteDatabase, not {database!r}"
+    )

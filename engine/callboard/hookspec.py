@@ -1,0 +1,88 @@
+"""The hooks a plugin may implement, each with its contract. This file is the reference for plugin authors.
+
+A plugin is whatever an entry point in the group `callboard` names: a module, an object, or a class or
+function that makes one and is called once for each engine. Each hook is called for each plugin on its own:
+one that raises is logged, shown in `Engine.health()`, and never touches another plugin's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from callboard._engine import Engine
+    from callboard._kinds import TaskKind
+    from callboard._task import FinishedTask
+    from callboard._transaction import Transaction
+    from callboard.events import Event, GroupEvent
+
+PROJECT = "callboard"
+"""The name of pluggy's project and of the entry-point group."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Mark a function of a plugin as the implementation of the hook of the same name."""
+
+
+@hookspec
+def callboard_task_kinds(engine: Engine) -> Iterable[TaskKind[Any]]:  # type: ignore[empty-body]
+    """Return the kinds of task that this plugin brings.
+
+    Called once for an engine, when its plugins are loaded. Touch no database here.
+    """
+
+
+@hookspec
+def callboard_startup(engine: Engine) -> None:
+    """Prepare whatever the plugin keeps for this engine.
+
+    Called once when the engine starts, after the tables are migrated and before the first task runs. It is
+    the place to enqueue recurring singletons: they merge into the live row.
+    """
+
+
+@hookspec
+def callboard_reconcile(engine: Engine, reason: str) -> None:
+    """Enqueue again, from the state itself, what lost events would have enqueued.
+
+    Called on start, when the database or a service is back, when events were dropped, and every six hours
+    on some node of the fleet. It must be idempotent. One that raises is tried again with backoff until it
+    succeeds.
+
+    Args:
+        engine: the engine to read from and enqueue on.
+        reason: `start`, `reconnect`, `service`, `overflow`, `hook` or `interval`.
+    """
+
+
+@hookspec
+def callboard_group_event(tx: Transaction, event: GroupEvent) -> None:
+    """Ensure the tasks that a group event asks for, in the event's own transaction.
+
+    Called on the host's thread after the engine wrote its own rows. What it enqueues on `tx` commits or rolls
+    back with the event. Be quick and touch nothing but `tx`; when it raises, what it wrote is undone, the
+    event stands, and a reconcile follows.
+
+    Args:
+        tx: the event's transaction; `tx.engine` is the engine.
+        event: what happened to which group.
+    """
+
+
+@hookspec
+def callboard_event(engine: Engine, event: Event) -> None:
+    """React to an event that the host published with `Engine.publish`.
+
+    Called on a thread of the engine's pool, one event at a time for each engine.
+    """
+
+
+@hookspec
+def callboard_tasks_finished(engine: Engine, finished: Sequence[FinishedTask]) -> None:
+    """Observe tasks that ended, in batches, after the commit that ended them.
+
+    Called on a thread of the engine's pool. A crash between the commit and this call loses it.
+    """
