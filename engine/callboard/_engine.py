@@ -146,9 +146,11 @@ class Engine:
         """
         with self._lock:
             runtime, self._runtime = self._runtime, None
-            was_running, self._state = self._state == _RUNNING, _STOPPED
+            state, self._state = self._state, _STOPPED
             _started.discard(self)
-        if not was_running:
+        if state != _RUNNING:
+            if state == _UNSTARTED:
+                self.store.close()  # which it may have used all the same; a second stop must not touch the lock
             return True
         ended = runtime is None or runtime.stop(_seconds(timeout))
         if ended:

@@ -93,7 +93,7 @@ class SqliteStore:
 
     def exists(self) -> bool:
         """Return whether the file exists."""
-        return Path(self.path).exists()
+        return os.path.exists(self.path)  # Path.exists raises where a folder may not be searched
 
     def prepare(self, now_ns: int) -> list[str]:
         """Migrate the tables if they need it; return the titles of what was done.

@@ -1,4 +1,0 @@
-"""placeholder"""
-
-
-def main() -> None: ...

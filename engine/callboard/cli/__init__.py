@@ -1,0 +1,32 @@
+"""The `callboard` command: for the person who looks after a service, at a prompt or from a script.
+
+A command prints what it found on stdout and, when it fails, one line on stderr that says what to do: exit
+status 1, or 2 for a command line that makes no sense. What the commands print with `--json` is stable.
+"""
+
+from __future__ import annotations
+
+import click
+
+from callboard.cli._group import CommandGroup
+from callboard.cli._inventory import kinds, plugins
+from callboard.cli._listings import dead, tasks
+from callboard.cli._migrate import migrate
+from callboard.cli._run import run
+
+__all__ = ["main"]
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="callboard")
+def main() -> None:
+    """Serve and inspect a Callboard task database.
+
+    DATABASE is a file's path or a URL such as sqlite:///service.db. Installed plugins may bring further commands.
+
+    Example: callboard run service.db
+    """
+
+
+for _command in (run, tasks, dead, kinds, plugins, migrate):
+    main.add_command(_command)

@@ -1,0 +1,161 @@
+"""`callboard tasks list` and `callboard dead list`: the rows of a database, page by page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from callboard._kinds import check_group_id
+from callboard._task import DeadTask, Task, TaskState
+from callboard.cli._database import database_argument, open_for_reading
+from callboard.cli._output import (
+    as_object,
+    json_option,
+    last_line,
+    print_json,
+    print_table,
+    printable,
+    short_group,
+    span,
+    until,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MAX_ID = 2**63 - 1  # SQL's largest integer
+_MAX_ROWS = 1_000_000  # they are all in memory at once
+
+
+def _group_id(_context: click.Context, _option: click.Parameter, digits: str | None) -> bytes | None:
+    try:
+        return None if digits is None else check_group_id(bytes.fromhex(digits))
+    except ValueError as error:
+        raise click.BadParameter(f"{digits!r} is no group id: 1 to 255 bytes in hex, such as 0a1b2c") from error
+
+
+def _page_options(command: F) -> F:
+    ids, rows = click.IntRange(0, _MAX_ID), click.IntRange(1, _MAX_ROWS)
+    for option in (
+        click.option("--after", "after_id", type=ids, default=0, help="Only ids above this."),
+        click.option("--limit", type=rows, default=100, show_default=True, help="Rows at most."),
+        click.option("--group", "group_id", metavar="HEX", callback=_group_id, help="Only tasks of this group."),
+        click.option("--kind", help="Only tasks of this kind."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group
+def tasks() -> None:
+    """Look at live tasks.
+
+    Example: callboard tasks list service.db
+    """
+
+
+@tasks.command("list")
+@database_argument
+@_page_options
+@click.option("--state", type=click.Choice([str(state) for state in TaskState]), help="Only tasks in this state.")
+@json_option
+def tasks_list(
+    database: str,
+    kind: str | None,
+    group_id: bytes | None,
+    limit: int,
+    after_id: int,
+    state: str | None,
+    as_json: bool,
+) -> None:
+    """List the live tasks of DATABASE in the order of their ids.
+
+    Example: callboard tasks list service.db --state deferred
+    """
+    found = open_for_reading(database).list_tasks(kind, group_id, state, limit + 1, after_id)
+    page, next_after = _page(found, limit)
+    if as_json:
+        print_json({"tasks": [as_object(task) for task in page], "next_after": next_after})
+        return
+    now_ns = time.time_ns()
+    _print_page(
+        ("ID", "STATE", "TRIES", "DUE", "AGE", "GROUP", "KIND"),
+        [
+            (
+                str(task.id),
+                printable(task.state),
+                str(task.attempts),
+                "" if task.state == TaskState.RUNNING else until(task.next_attempt_at_ns, now_ns),
+                span(now_ns - task.created_at_ns),
+                short_group(task.group_id),
+                printable(task.kind),
+            )
+            for task in page
+        ],
+        next_after,
+    )
+
+
+@click.group
+def dead() -> None:
+    """Look at dead tasks: those that cannot succeed any more.
+
+    Example: callboard dead list service.db
+    """
+
+
+@dead.command("list")
+@database_argument
+@_page_options
+@json_option
+def dead_list(
+    database: str, kind: str | None, group_id: bytes | None, limit: int, after_id: int, as_json: bool
+) -> None:
+    """List the dead tasks of DATABASE in the order of their ids, with the reason of each.
+
+    Example: callboard dead list service.db --kind acme.receipts.SendReceipt
+    """
+    found = open_for_reading(database).list_dead(kind, group_id, limit + 1, after_id)
+    page, next_after = _page(found, limit)
+    if as_json:
+        print_json({"dead": [as_object(task) for task in page], "next_after": next_after})
+        return
+    now_ns = time.time_ns()
+    _print_page(
+        ("ID", "DIED", "REASON", "KIND", "LAST ERROR"),
+        [
+            (
+                str(task.id),
+                f"{span(now_ns - task.died_at_ns)} ago",
+                printable(task.reason),
+                printable(task.kind),
+                last_line(task.last_error),
+            )
+            for task in page
+        ],
+        next_after,
+    )
+
+
+R = TypeVar("R", Task, DeadTask)
+
+
+def _page(found: list[R], limit: int) -> tuple[list[R], int | None]:
+    """Return the rows to show, and where the next page begins if one more was found."""
+    page = found[:limit]
+    return page, page[-1].id if len(found) > limit else None
+
+
+def _print_page(titles: Sequence[str], rows: Sequence[Sequence[str]], next_after: int | None) -> None:
+    from rich.table import Column
+
+    if not rows:
+        click.echo("none")
+        return
+    *narrow, last = (Column(title, no_wrap=True, overflow="ellipsis", max_width=30) for title in titles)
+    last.max_width, last.ratio = None, 1
+    print_table([*narrow, last], rows)
+    if next_after is not None:
+        click.echo(f"there are more: --after {next_after}")

@@ -1,0 +1,90 @@
+"""How listings look: JSON documents for scripts, and tables for people, readable at 80 columns.
+
+Nothing here shows a task's payload: it may be private, and is seldom what one looks for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from callboard._clock import NEVER_NS
+from callboard._task import DeadTask, Task
+
+if TYPE_CHECKING:
+    from rich.table import Column
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_GROUP_DIGITS = 8
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print a listing for scripts."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a listing for people, as wide as the terminal, or 80 columns where there is none.
+
+    A column with a `ratio` takes the width that the others leave.
+    """
+    # Imported here because Rich takes a while, which help and scripts need not wait for.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=sys.stdout)
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text, because a string would be read as markup
+    console.print(table)
+
+
+def as_object(row: Task | DeadTask) -> dict[str, Any]:
+    """Return a row as JSON can show it: by column, without the payload, bytes in hex."""
+    return {
+        name: value.hex() if isinstance(value, bytes) else value
+        for name, value in row._asdict().items()
+        if name != "data"
+    }
+
+
+def span(duration_ns: int) -> str:
+    """Return a duration, nanoseconds, in the largest unit that it fills: `45s`, `3h`."""
+    seconds = max(duration_ns, 0) // 10**9
+    return next((f"{seconds // size}{unit}" for unit, size in _UNITS if seconds >= size), "0s")
+
+
+def until(deadline_ns: int, now_ns: int) -> str:
+    """Return how far off a deadline is: `now`, `in 5m`, `never`."""
+    if deadline_ns >= NEVER_NS:
+        return "never"
+    return "now" if deadline_ns <= now_ns else f"in {span(deadline_ns - now_ns)}"
+
+
+def short_group(group_id: bytes | None) -> str:
+    """Return enough of a group's id, in hex, to tell it from others."""
+    digits = "" if group_id is None else group_id.hex()
+    return digits if len(digits) <= _GROUP_DIGITS else f"{digits[:_GROUP_DIGITS]}…"
+
+
+def printable(text: str) -> str:
+    """Return text that cannot move a terminal's cursor or change its colours."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def last_line(text: str | None) -> str:
+    """Return the line of a traceback that says what was raised."""
+    lines = (text or "").strip().splitlines()
+    return printable(lines[-1].strip()) if lines else ""
+
+
+def qualified(service: type[Any]) -> str:
+    """Return a type's name with its module's."""
+    return f"{service.__module__}.{service.__qualname__}"

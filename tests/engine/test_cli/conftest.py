@@ -1,0 +1,73 @@
+"""The console script as a process of its own, and packages that exist only for one test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+SCRIPT = Path(sysconfig.get_path("scripts")) / "callboard"
+
+
+class Script:
+    """The installed `callboard` script."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._started: list[subprocess.Popen[str]] = []
+
+    def run(self, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        """Run it to its end, behind another program if `prefix` names one."""
+        command = [*prefix, str(SCRIPT), *arguments]
+        return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=60)
+
+    def start(self, *arguments: str, stderr: int = subprocess.STDOUT) -> subprocess.Popen[str]:
+        """Start it; what it prints and logs comes in one stream, in order."""
+        process = subprocess.Popen(
+            [str(SCRIPT), *arguments], env=self._environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A directory of packages that processes of `script` find."""
+    path = tmp_path / "site"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def script(site: Path) -> Iterator[Script]:
+    running = Script({**os.environ, "PYTHONPATH": str(site), "PYTHONWARNINGS": "error", "COLUMNS": "80"})
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def install(site: Path) -> Callable[..., None]:
+    """Install a distribution of one module, with its entry points, as `install(name, source, {group: line})`."""
+
+    def make(name: str, source: str, **entry_points: str) -> None:
+        (site / f"{name}.py").write_text(dedent(source))
+        metadata = site / f"{name}-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        groups = [f"[{group.replace('_', '.')}]\n{line}\n" for group, line in entry_points.items()]
+        (metadata / "entry_points.txt").write_text("\n".join(groups))
+
+    return make
