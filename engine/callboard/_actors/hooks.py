@@ -90,6 +90,11 @@ class HookCaller:
         with self._lock:
             return min((at_ns for _, _, at_ns in self._wanted.values()), default=NEVER_NS)
 
+    def is_told(self) -> bool:
+        """Return whether plugins have been told of every event and every task that ended, and none reconciles."""
+        with self._lock:
+            return self._outstanding == 0 and not self._running
+
     def is_idle(self, now_ns: int) -> bool:
         """Return whether nothing is running or due."""
         with self._lock:

@@ -132,8 +132,8 @@ class Scheduler:
         return len(self._outbox) > 0 or self._engine.clock.now_ns() >= self.deadline_ns
 
     def is_drained(self) -> bool:
-        """Return whether nothing claimed is left, once nothing is claimed any more."""
-        return self.stopping and not self._workload.runs and not self._unsettled
+        """Return whether nothing claimed is left and plugins were told of it, once nothing is claimed any more."""
+        return self.stopping and not self._workload.runs and not self._unsettled and self._hooks.is_told()
 
     def is_idle(self) -> bool:
         """Return whether nothing that this node can run is due, running or waiting to be written."""
