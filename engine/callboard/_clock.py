@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
+from callboard.errors import ConfigurationError
+
 NEVER_NS = 2**63 - 1
 """The largest SQL integer: a deadline that never comes (the value that libxmtp's task table uses)."""
 
@@ -59,6 +61,13 @@ def deadline_ns(when: timedelta | int, now_ns: int) -> int:
     """Return the absolute time meant by `when`: a timedelta from now, or nanoseconds since the epoch.
 
     The result lies in `[0, NEVER_NS]`, so that it always fits the column.
+
+    Raises:
+        ConfigurationError: `when` is something else, such as the seconds of `time.time()`.
     """
+    if isinstance(when, bool) or not isinstance(when, (timedelta, int)):
+        raise ConfigurationError(
+            f"a time is a timedelta from now or an int of nanoseconds since the epoch, not {when!r}"
+        )
     absolute = now_ns + nanoseconds(when) if isinstance(when, timedelta) else when
     return min(max(absolute, 0), NEVER_NS)

@@ -68,7 +68,6 @@ def encode(message: Message) -> bytes:
         envelope.plugin.value = message.SerializeToString(deterministic=True)
     else:
         getattr(envelope, name).CopyFrom(message)
-        getattr(envelope, name).SetInParent()
     return bytes(envelope.SerializeToString(deterministic=True))
 
 
@@ -91,7 +90,7 @@ def decode(data: bytes, kind: str, message_type: type[M]) -> M:
             found: Message = message_type.FromString(envelope.plugin.value) if name == kind else envelope
         else:
             found = getattr(envelope, name)
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last two in pure Python only
         raise MalformedPayloadError(f"the payload does not decode: {error}") from error
     if name != kind:
         raise MalformedPayloadError(f"the payload is of kind {name!r}, its row says {kind!r}")

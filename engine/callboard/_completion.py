@@ -66,6 +66,11 @@ def complete(engine: Engine, run: Run, outcome: Outcome) -> Iterator[Transaction
     """Open the transaction of `TaskContext.complete`."""
     check_open(run)
     check_thread()
+    if not isinstance(outcome, Outcome):
+        raise CompletionError(
+            f"ctx.complete was given {outcome!r:.200}, which is no outcome; give it Done, RescheduleAt, Defer,"
+            " Discard or nothing"
+        )
     store = engine.store
     if store.in_transaction():
         raise CompletionError("ctx.complete opens its own transaction; leave the one this thread is in first")

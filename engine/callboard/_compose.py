@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from callboard import _codec
 from callboard._clock import NEVER_NS, Clock, deadline_ns, nanoseconds
 from callboard._kinds import KindRegistry, TaskKind, check_group_id
+from callboard._outcome import check_text
 from callboard._retry import DEFAULT_POLICY
 from callboard._task import NewTask, Task
 from callboard.errors import UnknownKindError
@@ -48,6 +49,8 @@ class Composer:
                     " what is here), or pass allow_unknown=True to leave the task to a node that knows it"
                 )
             _codec.check_deterministic(type(message))
+        if origin is not None:
+            check_text("origin", origin)
         if group_id is not None:
             check_group_id(group_id)
         elif kind is not None:

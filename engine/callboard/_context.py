@@ -120,7 +120,7 @@ class TaskContext:
 
         Raises:
             StaleRunError: the run no longer holds its row; nothing is committed.
-            CompletionError: called twice, inside another transaction, or awaited inside.
+            CompletionError: called twice, inside another transaction, awaited inside, or given no outcome.
         """
         with _completion.complete(self._engine, self._run, Done() if outcome is None else outcome) as tx:
             yield tx

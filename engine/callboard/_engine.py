@@ -7,7 +7,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -26,7 +26,8 @@ from callboard._group_state import GroupState
 from callboard._health import Health
 from callboard._kinds import KindRegistry, check_group_id
 from callboard._plugins import PluginHost
-from callboard._store.session import Session, session_on
+from callboard._store.host_connection import session_on
+from callboard._store.session import Session
 from callboard._store.sqlite import SqliteStore, open_store
 from callboard._task import DeadReason, DeadTask, Enqueued, EnqueueStatus, Task
 from callboard._transaction import GroupHandle, Transaction
@@ -40,7 +41,7 @@ DEFAULT_WORKERS = 32
 DEFAULT_DEAD_RETENTION = timedelta(days=30)
 """How long dead tasks are kept by default."""
 
-_UNSTARTED, _RUNNING, _STOPPED = "unstarted", "running", "stopped"
+_UNSTARTED, _RUNNING, _STOPPING, _STOPPED = "unstarted", "running", "stopping", "stopped"
 
 
 class Engine:
@@ -100,6 +101,7 @@ class Engine:
         self._greeted = False
         self._runtime: Runtime | None = None
         self._node_id = 0
+        _engines.add(self)
 
     # Lifecycle
 
@@ -120,6 +122,8 @@ class Engine:
             self._ready()
             if self._state == _RUNNING:
                 return
+            if self._state == _STOPPING:
+                raise EngineStateError("this engine is being stopped; make a new Engine")
             if self._execute:
                 self.store.acquire_execution()
                 try:
@@ -144,19 +148,22 @@ class Engine:
         Returns:
             Whether every task had ended in time.
         """
+        timeout_s = _seconds(timeout)
         with self._lock:
-            runtime, self._runtime = self._runtime, None
-            state, self._state = self._state, _STOPPED
+            state, runtime = self._state, self._runtime
+            if state in (_STOPPING, _STOPPED):
+                return True
+            # Handlers that are still running may go on calling the engine until they have ended.
+            self._state = _STOPPING
             _started.discard(self)
-        if state != _RUNNING:
-            if state == _UNSTARTED:
-                self.store.close()  # which it may have used all the same; a second stop must not touch the lock
-            return True
-        ended = runtime is None or runtime.stop(_seconds(timeout))
-        if ended:
-            if runtime is not None:
+        try:
+            ended = runtime is None or runtime.stop(timeout_s)
+            if runtime is not None and ended:
                 with self.store.transaction() as session:
                     self.store.remove_node(session, self._node_id)
+        finally:
+            self._state, self._runtime = _STOPPED, None
+        if ended:
             self.store.close()
         else:
             logger.warning("stopped while tasks were still running; they run again when an engine next starts")
@@ -272,7 +279,7 @@ class Engine:
 
         Raises:
             UnknownKindError: no plugin here registered the message's kind.
-            ValueError: the group id is empty or too long.
+            ConfigurationError: the group id is empty or too long.
             StoreError: the database refused; nothing was written.
             EngineStateError: the engine has been stopped.
         """
@@ -335,7 +342,7 @@ class Engine:
         """Return a handle on one group's rows; each of its calls is a transaction, or joins the one open here.
 
         Raises:
-            ValueError: the id is empty or longer than 255 bytes.
+            ConfigurationError: the id is empty or longer than 255 bytes.
         """
         return GroupHandle(check_group_id(group_id), self.store.groups, self.transaction, self._reading)
 
@@ -564,26 +571,25 @@ class Engine:
         """Be an unstarted engine in a forked child: the threads are gone, the connections are the parent's."""
         self._lock = threading.RLock()
         self._runtime = None
-        self._state = _UNSTARTED
+        if self._state == _RUNNING:
+            self._state = _UNSTARTED
         self._greeted = False
         self.store.forget()
 
 
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _started: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-def _for_started(call: Callable[[Engine], object]) -> None:
-    for engine in list(_started):
-        call(engine)
-
-
 def _forked() -> None:
-    _for_started(Engine._after_fork)
+    for engine in list(_engines):
+        engine._after_fork()
     _started.clear()
 
 
 def _exiting() -> None:
-    _for_started(lambda engine: engine.stop(timeout=0))
+    for engine in list(_started):
+        engine.stop(timeout=0)
 
 
 if hasattr(os, "register_at_fork"):

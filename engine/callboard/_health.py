@@ -13,7 +13,7 @@ class Health:
     """The state of one engine.
 
     Attributes:
-        state: `unstarted`, `running` or `stopped`.
+        state: `unstarted`, `running`, `stopping` or `stopped`.
         database: what the engine is connected to.
         database_error: why nothing is claimed at the moment; `None` when all is well.
         plugins: what became of each plugin.

@@ -14,7 +14,7 @@ from callboard._clock import NEVER_NS, nanoseconds
 from callboard._codec import check_deterministic, kind_of
 from callboard._outcome import Outcome
 from callboard._retry import DEFAULT_POLICY, UNLIMITED_ATTEMPTS, RetryPolicy
-from callboard.errors import KindError
+from callboard.errors import ConfigurationError, KindError
 
 if TYPE_CHECKING:
     from callboard._context import TaskContext
@@ -28,10 +28,10 @@ def check_group_id(group_id: bytes) -> bytes:
     """Return `group_id` if it can name a group.
 
     Raises:
-        ValueError: it is not bytes, is empty, or is longer than 255 bytes.
+        ConfigurationError: it is not bytes, is empty, or is longer than 255 bytes.
     """
     if not isinstance(group_id, bytes) or not 1 <= len(group_id) <= MAX_GROUP_ID_BYTES:
-        raise ValueError(f"group_id must be 1 to {MAX_GROUP_ID_BYTES} bytes, not {group_id!r}")
+        raise ConfigurationError(f"group_id must be 1 to {MAX_GROUP_ID_BYTES} bytes, not {group_id!r}")
     return group_id
 
 
@@ -93,7 +93,7 @@ class TaskKind(Generic[M]):
         """Return the group that `message` belongs to.
 
         Raises:
-            ValueError: the kind gives an id that cannot name a group.
+            ConfigurationError: the kind gives an id that cannot name a group.
         """
         group_id = None if self.group_id is None else self.group_id(message)
         return None if group_id is None else check_group_id(group_id)

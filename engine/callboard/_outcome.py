@@ -5,6 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from callboard._clock import deadline_ns
+from callboard.errors import ConfigurationError
+
+
+def check_text(name: str, text: str) -> None:
+    """Refuse what could not be written to a column of text, which `name` is for.
+
+    Raises:
+        ConfigurationError: it is no string, or holds half of a surrogate pair.
+    """
+    try:
+        str.encode(text)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise ConfigurationError(f"{name} must be a string that UTF-8 can hold, not {text!r}") from error
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -19,9 +34,16 @@ class RescheduleAt:
 
     Attributes:
         when: a timedelta from now, or nanoseconds since the epoch, UTC.
+
+    Raises:
+        ConfigurationError: `when` is something else, such as the seconds of `time.time()`.
     """
 
     when: timedelta | int
+
+    def __post_init__(self) -> None:
+        """Refuse in the handler what nobody could make sense of after it."""
+        deadline_ns(self.when, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +52,16 @@ class Defer:
 
     Attributes:
         when: a timedelta from now, or nanoseconds since the epoch, UTC.
+
+    Raises:
+        ConfigurationError: `when` is something else, such as the seconds of `time.time()`.
     """
 
     when: timedelta | int
+
+    def __post_init__(self) -> None:
+        """Refuse in the handler what nobody could make sense of after it."""
+        deadline_ns(self.when, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +70,16 @@ class Discard:
 
     Attributes:
         reason: why, for whoever reads the dead-task table.
+
+    Raises:
+        ConfigurationError: `reason` is no text that a database takes.
     """
 
     reason: str
+
+    def __post_init__(self) -> None:
+        """Refuse in the handler what could not be written after it."""
+        check_text("reason", self.reason)
 
 
 Outcome = Done | RescheduleAt | Defer | Discard

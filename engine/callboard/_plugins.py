@@ -72,7 +72,8 @@ class PluginHost:
             PluginError: a plugin asked for by name is not installed.
         """
         loaded: dict[str, Any] = {}
-        for name, source in self._sources():
+        for known_as, source in self._sources():
+            name = known_as if known_as not in self.health else f"{known_as} ({len(self.health) + 1})"
             health = self.health[name] = PluginHealth(name)
             try:
                 plugin = _make(source)
@@ -136,7 +137,7 @@ class PluginHost:
             try:
                 for kind in kinds or ():
                     self._register_kind(kind, hook.plugin)
-            except Exception as error:
+            except BaseException as error:
                 self._report(hook.plugin, hook.hook, error)
 
     def _register_kind(self, kind: Any, plugin: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from callboard._clock import nanoseconds
+from callboard.errors import ConfigurationError
 
 UNLIMITED_ATTEMPTS = 2**31 - 1
 """The largest 32-bit integer, so that the column is an INTEGER on every database."""
@@ -29,7 +31,7 @@ class RetryPolicy:
         expires_after: how long after its enqueue a task is dead, whatever its attempts.
 
     Raises:
-        ValueError: a number is negative, infinite or NaN, the factor is below 1, or there is no attempt.
+        ConfigurationError: a number is negative, infinite or NaN, the factor is below 1, or there is no attempt.
     """
 
     initial: timedelta = timedelta(seconds=2)
@@ -43,19 +45,24 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Refuse what arithmetic cannot use, and keep the durations in nanoseconds."""
-        if not math.isfinite(self.factor) or self.factor < 1:
-            raise ValueError(f"factor must be a finite number of at least 1, not {self.factor!r}")
+        if not isinstance(self.factor, (int, float)) or not 1 <= self.factor <= sys.float_info.max:
+            raise ConfigurationError(f"factor must be a finite number of at least 1, not {self.factor!r}")
+        object.__setattr__(self, "factor", float(self.factor))  # powers of an int grow without bound
         if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int):
-            raise ValueError(f"max_attempts must be a whole number, not {self.max_attempts!r}")
+            raise ConfigurationError(f"max_attempts must be a whole number, not {self.max_attempts!r}")
         if not 1 <= self.max_attempts <= UNLIMITED_ATTEMPTS:
-            raise ValueError(f"max_attempts must be between 1 and {UNLIMITED_ATTEMPTS}, not {self.max_attempts}")
+            raise ConfigurationError(
+                f"max_attempts must be between 1 and {UNLIMITED_ATTEMPTS}, not {self.max_attempts}"
+            )
         for name in ("initial", "cap", "expires_after"):
             duration = getattr(self, name)
             if not isinstance(duration, timedelta):
-                raise ValueError(f"{name} must be a timedelta, not {duration!r}")
+                raise ConfigurationError(f"{name} must be a timedelta, not {duration!r}")
             duration_ns = nanoseconds(duration)
             if not 0 <= duration_ns <= _LONGEST_NS:
-                raise ValueError(f"{name} must lie between 0 and {_LONGEST_NS // 10**9} s, not {duration!r}")
+                raise ConfigurationError(
+                    f"{name} must lie between 0 and {_LONGEST_NS // 10**9} s, not {duration!r}"
+                )
             object.__setattr__(self, f"{name}_ns", duration_ns)
 
 
@@ -70,9 +77,9 @@ def backoff_ns(attempt: int, initial_ns: int, factor: float, cap_ns: int) -> int
     """
     cap_ns = min(max(cap_ns, 0), _LONGEST_NS)
     try:
-        wait = initial_ns * factor ** (max(attempt, 1) - 1)
-    except (OverflowError, ZeroDivisionError):
+        wait = initial_ns * float(factor) ** (max(attempt, 1) - 1)
+    except OverflowError:
         return cap_ns
-    if isinstance(wait, complex) or math.isnan(wait) or wait < 0:
+    if math.isnan(wait) or wait < 0:
         return 0
     return cap_ns if wait >= cap_ns else int(wait)

@@ -11,7 +11,7 @@ from callboard._outcome import Failure, Outcome
 from callboard._task import NewTask, Task
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from collections.abc import Callable
 
     from callboard._actors.group import GroupMemory
     from callboard._lifecycle import Transition
@@ -30,15 +30,15 @@ class Run:
         result: what the handler returned or raised, once it did.
         buffered: tasks to enqueue together with the outcome.
         committed: what `ctx.complete` already wrote.
-        future: the coroutine of an async handler.
+        cancel_coroutine: cancels an async handler, once it has been called.
         group: what the group's actor remembers of the group's rows.
     """
 
     __slots__ = (
         "buffered",
+        "cancel_coroutine",
         "cancelled",
         "committed",
-        "future",
         "group",
         "kind",
         "message",
@@ -59,5 +59,16 @@ class Run:
         self.result: Outcome | Failure | Unsettled | None = None
         self.buffered: list[NewTask] = []
         self.committed: Transition | None = None
-        self.future: Future[Any] | None = None
+        self.cancel_coroutine: Callable[[], None] | None = None
         self.group: GroupMemory | None = None
+
+    def cancel(self) -> None:
+        """Ask the handler to end: it sees `ctx.cancelled`, and a coroutine is cancelled; on any thread.
+
+        Only the first call does anything, because a second would tear a coroutine out of its cleaning up.
+        """
+        if self.cancelled:
+            return
+        self.cancelled = True
+        if self.cancel_coroutine is not None:
+            self.cancel_coroutine()

@@ -16,6 +16,7 @@ from callboard._kinds import check_group_id
 from callboard._store.session import Session
 from callboard._store.sqlite_groups import SqliteGroups
 from callboard._task import Enqueued
+from callboard.errors import ConfigurationError
 from callboard.events import (
     ConsentChanged,
     GroupCreated,
@@ -136,7 +137,7 @@ class GroupHandle:
         Saying it again adds what is new and takes nothing away.
 
         Raises:
-            ValueError: an inbox id is empty, or `consent` is no consent.
+            ConfigurationError: an inbox id is empty, or `consent` is no consent.
         """
         check_inbox_id(own_inbox_id)
         who, ranks = _inboxes(members), _inboxes(super_admins)
@@ -156,7 +157,7 @@ class GroupHandle:
         """Say what a commit changed; the leave requests of removed members are settled by it.
 
         Raises:
-            ValueError: an inbox id is empty.
+            ConfigurationError: an inbox id is empty.
         """
         event = MembershipChanged(
             self.group_id, _inboxes(removed), _inboxes(added), _inboxes(promoted), _inboxes(demoted)
@@ -177,7 +178,7 @@ class GroupHandle:
         """Say that a member asked to be removed; `False`, and nothing changed, when that is known already.
 
         Raises:
-            ValueError: the inbox id is empty.
+            ConfigurationError: the inbox id is empty.
         """
         check_inbox_id(inbox_id)
         with self._transaction() as tx:
@@ -200,7 +201,7 @@ class GroupHandle:
         """Say what the user thinks of the group: `allowed`, `denied` or `unknown`.
 
         Raises:
-            ValueError: `consent` is none of these.
+            ConfigurationError: `consent` is none of these.
         """
         _check_consent(consent)
         with self._transaction() as tx:
@@ -234,10 +235,10 @@ class GroupHandle:
 
 def _inboxes(inbox_ids: Iterable[str]) -> tuple[str, ...]:
     if isinstance(inbox_ids, str):
-        raise ValueError(f"give several inbox ids, such as [{inbox_ids!r}], not one string")
+        raise ConfigurationError(f"give several inbox ids, such as [{inbox_ids!r}], not one string")
     return tuple(check_inbox_id(inbox_id) for inbox_id in inbox_ids)
 
 
 def _check_consent(consent: str) -> None:
     if consent not in ("allowed", "denied", "unknown"):
-        raise ValueError(f"consent must be 'allowed', 'denied' or 'unknown', not {consent!r}")
+        raise ConfigurationError(f"consent must be 'allowed', 'denied' or 'unknown', not {consent!r}")

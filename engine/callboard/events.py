@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from callboard.errors import ConfigurationError
+
 Event = object
 """Anything may be published; plugins react to the types they know."""
 
@@ -12,10 +14,10 @@ def check_inbox_id(inbox_id: str) -> str:
     """Return `inbox_id` if it can name an inbox.
 
     Raises:
-        ValueError: it is not a string, or is empty.
+        ConfigurationError: it is not a string, or is empty.
     """
     if not isinstance(inbox_id, str) or not inbox_id:
-        raise ValueError(f"inbox_id must be a non-empty string, not {inbox_id!r}")
+        raise ConfigurationError(f"inbox_id must be a non-empty string, not {inbox_id!r}")
     return inbox_id
 
 
@@ -24,7 +26,7 @@ class InstallationAdded:
     """An inbox has a new installation (a device). Publish it with `Engine.publish`.
 
     Raises:
-        ValueError: the inbox id is empty.
+        ConfigurationError: the inbox id is empty.
     """
 
     inbox_id: str

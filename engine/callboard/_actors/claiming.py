@@ -12,8 +12,8 @@ from callboard._actors.workload import Workload
 from callboard._compose import resolved
 from callboard._lifecycle import Bury
 from callboard._run import Run
-from callboard._task import DeadReason, Task, TaskState
-from callboard.errors import MalformedPayloadError, UnknownPayloadError
+from callboard._task import DeadReason, Task
+from callboard.errors import UnknownPayloadError
 
 if TYPE_CHECKING:
     from callboard._engine import Engine
@@ -59,7 +59,7 @@ class Claim:
     Attributes:
         runs: what is to be run once the transaction has committed.
         buried: what moved to the dead-task table.
-        more: whether further rows are due that there is room for.
+        more: whether another pass may have something to do at once, or must find out when the next one has.
     """
 
     def __init__(self, engine: Engine, workload: Workload, memory: Memory, session: Session, now_ns: int) -> None:
@@ -73,6 +73,7 @@ class Claim:
         self.runs: list[Run] = []
         self.buried: list[tuple[Task, Bury]] = []
         self.more = False
+        self._undecodable: dict[str, list[int]] = {}
 
     def make(self, heads: dict[str, int], node_id: int) -> None:
         """Claim due rows; `heads` are the earliest deadlines of all kinds that have pending rows."""
@@ -90,6 +91,8 @@ class Claim:
         if self.buried:
             burials = [(task.id, burial) for task, burial in self.buried]
             self._tasks.bury(self._session, burials, self._now_ns)
+        if self._undecodable:
+            self._set_undecodable_aside()
 
     def abandon(self) -> None:
         """Forget what was claimed, because the transaction did not commit."""
@@ -140,15 +143,13 @@ class Claim:
                 task = resolved(task, kind, message)
                 self._tasks.resolve(self._session, task)
         except UnknownPayloadError:
-            self._tasks.set_one_aside(self._session, task.id, self._now_ns + SET_ASIDE_NS)
-            self._memory.undecodable[task.id] = None
-            self._memory.warn(task.kind, [task.id], self._now_ns)
+            self._undecodable.setdefault(task.kind, []).append(task.id)
             return
-        except (MalformedPayloadError, ValueError) as error:
+        except Exception as error:  # of the codec, or of the kind's own `group_id`
             self.buried.append((task, _malformed(task, str(error))))
             return
         _check_hash(task)
-        run = Run(task._replace(token=task.token + 1, state=TaskState.RUNNING), kind, message)
+        run = Run(task, kind, message)
         self.runs.append(run)
         self._workload.add(run)
 
@@ -157,13 +158,21 @@ class Claim:
         ids = self._tasks.set_aside(self._session, kind, self._now_ns, until_ns, SET_ASIDE_BATCH)
         if ids:
             self._memory.warn(kind, ids, self._now_ns)
-        if len(ids) >= SET_ASIDE_BATCH:
             self.more = True
+        if len(ids) >= SET_ASIDE_BATCH:
             return
         # What is still due was not to be deferred: its time or attempts are up, or it has no payload.
         for task in self._tasks.due(self._session, [kind], self._now_ns, BATCH, grouped_only=False):
             burial = _lifecycle.overdue(task, self._now_ns)
             self.buried.append((task, burial or _malformed(task, "the payload is an empty Task")))
+
+    def _set_undecodable_aside(self) -> None:
+        ids = [task_id for of_kind in self._undecodable.values() for task_id in of_kind]
+        self._tasks.set_these_aside(self._session, ids, self._now_ns + SET_ASIDE_NS)
+        self._memory.undecodable.update(dict.fromkeys(ids))
+        for kind, of_kind in self._undecodable.items():
+            self._memory.warn(kind, of_kind, self._now_ns)
+        self.more = True
 
 
 def _malformed(task: Task, why: str) -> Bury:

@@ -105,6 +105,8 @@ class ThreadPool:
             except queue.Empty:
                 call = None if len(self._threads) > 1 else _nothing
             self._idle -= 1
+            if not self._calls.empty() and not self._pressure.is_set():
+                self._pressure.set()  # it was put while this thread still counted as idle
             if call is None:
                 break
             self._taken += 1
@@ -120,9 +122,11 @@ class ThreadPool:
                 return
             taken, used_s, began_s = self._taken, time.process_time(), time.perf_counter()
             time.sleep(_LOOK_S)
+            # First clear, then look: `submit` puts before it reads the flag, so no call is missed.
+            self._pressure.clear()
             if self._calls.empty():
-                self._pressure.clear()
                 continue
+            self._pressure.set()
             share = (time.process_time() - used_s) / (time.perf_counter() - began_s)
             if len(self._threads) < self._workers and (self._taken == taken or share < _BUSY_SHARE):
                 self._start_thread()

@@ -26,6 +26,10 @@ class GroupMemory:
         self._group_id = group_id
         self._known: GroupState | None = None
 
+    def is_empty(self) -> bool:
+        """Return whether nothing would be lost with this memory."""
+        return self._known is None
+
     def state(self) -> GroupState | None:
         """Return the group's state as the rows say at this moment; `None` without a group row."""
         groups = self._store.groups
@@ -45,19 +49,21 @@ class GroupActor(PooledActor):
     until it has ended.
     """
 
-    def __init__(self, dispatcher: Dispatcher, runner: Runner, memory: GroupMemory) -> None:
-        """Run tasks with `runner`."""
+    def __init__(self, dispatcher: Dispatcher, runner: Runner) -> None:
+        """Run tasks with `runner`, for the group whose memory comes as the first message."""
         super().__init__(dispatcher)
         self._runner = runner
-        self._memory = memory
+        self._memory: GroupMemory | None = None
         self._waiting: deque[Run] | None = None
 
     def on_receive(self, message: Any) -> None:
-        """Take a run, or go on after a coroutine has ended."""
+        """Take a run, go on after a coroutine has ended, or become another group's actor."""
         if message is _GO_ON:
             waiting, self._waiting = self._waiting, None
             while waiting:
                 self.on_receive(waiting.popleft())
+        elif isinstance(message, GroupMemory):
+            self._memory = message
         elif self._waiting is not None:
             self._waiting.append(message)
         else:

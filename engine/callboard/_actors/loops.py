@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
+
+_GRACE_S = 1.0
+"""How long `close` waits for cancelled coroutines. One that goes on all the same is left to its daemon thread."""
 
 
 class HandlerLoop:
@@ -18,15 +21,35 @@ class HandlerLoop:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run a coroutine; called on any thread."""
+    def submit(
+        self, coroutine: Coroutine[Any, Any, Any], ended: Callable[[asyncio.Task[Any]], None]
+    ) -> Callable[[], None]:
+        """Run a coroutine, have `ended` called once it has ended, and return what cancels it.
+
+        Not `asyncio.run_coroutine_threadsafe`: its future counts as ended as soon as it is cancelled, while
+        the coroutine may still be cleaning up.
+
+        Raises:
+            RuntimeError: the host's loop is closed.
+        """
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._serve, name="callboard-loop", daemon=True)
                 self._thread.start()
             loop = self._loop
-        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+        begun: list[asyncio.Task[Any]] = []
+
+        def begin() -> None:
+            begun.append(loop.create_task(coroutine))
+            begun[0].add_done_callback(ended)
+
+        def cancel() -> None:
+            with suppress(RuntimeError):  # the loop is closed, and so the coroutine has ended
+                loop.call_soon_threadsafe(lambda: begun[0].cancel())
+
+        loop.call_soon_threadsafe(begin)
+        return cancel
 
     def close(self) -> None:
         """End the private loop, if there is one; the host's is left alone."""
@@ -35,7 +58,7 @@ class HandlerLoop:
             self._thread = None
         if thread is not None and loop is not None:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            thread.join(_GRACE_S)
 
     def _serve(self) -> None:
         loop = self._loop

@@ -152,7 +152,10 @@ class SchedulerActor(pykka.ThreadingActor):
                 self._when_idle.pop().set_result(None)
 
     def _postpone(self, error: str) -> None:
-        """Stop claiming until the database answers again (rule 11)."""
+        """Stop claiming until the database answers again, on a new connection (rule 11)."""
+        self._connected = False
+        self._store.drop_connection()
+        self._resources.close()
         self._failures += 1
         if self._failures == 1:
             logger.error("no task is claimed or finished until the database answers: {}", error)

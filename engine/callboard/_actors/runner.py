@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from callboard._engine import Engine
 
 MAX_ERROR_CHARS = 8_000
-"""How much of a traceback is kept, from its end, in `last_error`."""
+"""How much of a traceback is kept in `last_error`: where it starts and how it ends."""
 
 _DONE = Done()
 
@@ -59,9 +59,7 @@ class Runner:
             return True
         self.calls += 1
         if run.kind.is_async:
-            run.future = self._loop.submit(self._await(run))
-            run.future.add_done_callback(lambda future: self._awaited(run, future, then))
-            return False
+            return self._start_coroutine(run, then)
         run.thread_id = threading.get_ident()
         try:
             run.result = _outcome(run.kind.handler(run.message, TaskContext(self._engine, run)))
@@ -76,13 +74,30 @@ class Runner:
         self._end(run)
         return True
 
-    async def _await(self, run: Run) -> Any:
-        return await run.kind.handler(run.message, TaskContext(self._engine, run))  # type: ignore[misc]
-
-    def _awaited(self, run: Run, future: Any, then: Callable[[], None] | None) -> None:
+    def _start_coroutine(self, run: Run, then: Callable[[], None] | None) -> bool:
+        coroutine = self._await(run)
         try:
-            run.result = _outcome(future.result())
-        except (asyncio.CancelledError, BaseException) as error:
+            run.cancel_coroutine = self._loop.submit(coroutine, lambda task: self._awaited(run, task, then))
+        except RuntimeError as error:
+            coroutine.close()
+            run.result = _failure(error)
+            self._deliver(run)
+            return True
+        if run.cancelled:  # by somebody who did not find the coroutine yet
+            run.cancel_coroutine()
+        return False
+
+    async def _await(self, run: Run) -> Outcome | Failure:
+        try:
+            handler: Any = run.kind.handler
+            return _outcome(await handler(run.message, TaskContext(self._engine, run)))
+        except (KeyboardInterrupt, SystemExit) as error:
+            return _failure(error)  # asyncio would let it out of the loop, which is the host's or other handlers'
+
+    def _awaited(self, run: Run, task: asyncio.Task[Outcome | Failure], then: Callable[[], None] | None) -> None:
+        try:
+            run.result = task.result()
+        except BaseException as error:
             run.result = _failure(error, cancelled=run.cancelled)
         if then is not None:
             then()  # first: once the run is delivered its actor may be stopped
@@ -120,5 +135,8 @@ def _outcome(result: Any) -> Outcome | Failure:
 def _failure(error: BaseException, *, cancelled: bool = False) -> Failure:
     if cancelled and isinstance(error, asyncio.CancelledError):
         return Failure("the handler was cancelled: its time was over, or its task or engine was stopped")
-    text = "".join(traceback.format_exception(error))[-MAX_ERROR_CHARS:]
+    text = "".join(traceback.format_exception(error))
+    if len(text) > MAX_ERROR_CHARS:
+        text = f"{text[: MAX_ERROR_CHARS // 2]}\n…\n{text[-MAX_ERROR_CHARS // 2 :]}"
+    text = text.encode(errors="backslashreplace").decode()  # a message may hold what no database takes
     return Failure(text, counted=not isinstance(error, (ServiceUnavailable, StaleRunError)))

@@ -53,9 +53,7 @@ class _Parts:
         """Tell the run of a task, if there is one, that it has been cancelled."""
         run = self.workload.runs.get(task_id)
         if run is not None:
-            run.cancelled = True
-            if run.future is not None:
-                run.future.cancel()
+            run.cancel()
 
 
 class Runtime(_Parts):

@@ -93,7 +93,8 @@ class Scheduler:
         wants_claim = bool(heads) or (bool(self._workload.thirsty()) and not self.stopping)
         try:
             if runs or wants_claim:
-                with self._engine.store.transaction() as session:
+                store = self._engine.store
+                with store.transaction() if runs else store.claiming() as session:
                     if runs:
                         settlement.write(session, now_ns)
                     if wants_claim:
@@ -114,7 +115,8 @@ class Scheduler:
             for run in claim.runs:
                 self._router.send(run)
             again = again or claim.more or bool(claim.runs)
-        self._hooks.start_due(now_ns)
+        if not self.stopping:
+            self._hooks.start_due(now_ns)
         self._outbox.expect(min(BATCH, (len(self._workload.runs) + 1) // 2))
         return again and not self.stopping
 

@@ -65,10 +65,8 @@ class Watch:
         for run in list(self._workload.runs.values()):
             if not _is_overdue(run, now_ns) or run.cancelled:
                 continue
-            run.cancelled = True
             logger.warning("task {} ({}) is over its timeout of {}", run.task.id, run.task.kind, run.kind.timeout)
-            if run.future is not None:
-                run.future.cancel()
+            run.cancel()
 
     def others_wrote(self) -> bool:
         """Return whether another connection has committed since the last call."""
@@ -94,9 +92,7 @@ class Watch:
             held = store.tasks.still_running(session, list(self._workload.runs))
         for task_id, run in list(self._workload.runs.items()):
             if held.get(task_id, (None, 0))[0] != run.task.token and run.committed is None:
-                run.cancelled = True
-                if run.future is not None:
-                    run.future.cancel()
+                run.cancel()
 
     def _clock_offset_ns(self) -> int:
         return self._engine.clock.now_ns() - self._engine.clock.monotonic_ns()

@@ -29,6 +29,7 @@ class ExecutorLock:
 
     def __init__(self, database_path: str) -> None:
         """Name the lock file after the database's."""
+        self._database_path = database_path
         self.path = f"{database_path}-callboard-lock"
         self._descriptor: int | None = None
 
@@ -50,8 +51,9 @@ class ExecutorLock:
             holder = os.pread(descriptor, 32, 1).decode(errors="replace").strip() if hasattr(os, "pread") else "?"
             os.close(descriptor)
             raise DatabaseUnavailableError(
-                f"another engine (process {holder or 'unknown'}) executes this database's tasks; stop it, or"
-                " open this one with Engine(..., execute=False) to enqueue and list only"
+                f"another engine (process {holder or 'unknown'}) executes the tasks of"
+                f" {self._database_path}; stop it, or"
+                " make this one with Engine(..., execute=False) to enqueue and list only"
             ) from error
         # The first byte is what Windows locks; the holder's pid follows it.
         os.ftruncate(descriptor, 0)

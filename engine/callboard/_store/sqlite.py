@@ -6,7 +6,7 @@ import os
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from callboard.errors import ConfigurationError
 
 POLL_INTERVAL_S = 1.0
 """How often an idle engine asks SQLite whether another connection has written (`PRAGMA data_version`)."""
+
+_SYNCHRONOUS_NORMAL = 1  # SQLite's number for it
 
 _orphans: list[peewee.SqliteDatabase] = []
 """Databases inherited through a fork: to close them, even by collecting them, would disturb the parent's."""
@@ -55,7 +57,7 @@ class SqliteStore:
         database = make_database()
         if (
             not database.database
-            or str(database.database) == ":memory:"
+            or ":memory:" in str(database.database)
             or "mode=memory" in str(database.database)
         ):
             raise ConfigurationError(
@@ -76,6 +78,28 @@ class SqliteStore:
         return peewee_session(self.database, self.where)
 
     @contextmanager
+    def claiming(self) -> Iterator[SqliteSession]:
+        """Open a write transaction that a power failure may undo: its commit waits for no disk.
+
+        A claim that is undone leaves its rows pending, to run again as after any crash. Without the wait a
+        task enqueued on an idle engine starts a disk flush earlier: 0.3 ms in place of 0.6 ms at best, 0.4 ms
+        in place of 4 ms on a busy disk. Only in WAL mode is this safe, so other databases wait.
+        """
+        with connected(self.database, self.where):
+            connection = raw_connection(self.database)
+            level = connection.execute("PRAGMA synchronous").fetchone()[0]
+            wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            relaxed = wal and level > _SYNCHRONOUS_NORMAL
+            if relaxed:
+                connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS_NORMAL}")
+            try:
+                with self.transaction() as session:
+                    yield session
+            finally:
+                if relaxed:
+                    connection.execute(f"PRAGMA synchronous = {level}")
+
+    @contextmanager
     def reading(self) -> Iterator[SqliteSession]:
         """Open a session that reads, in the calling thread's transaction if it has one."""
         with connected(self.database, self.where):
@@ -87,13 +111,22 @@ class SqliteStore:
         with connected(self.database, self.where):
             yield
 
+    def drop_connection(self) -> None:
+        """Close the calling thread's connection for good, because it may be broken."""
+        database = self.database
+        with suppress(peewee.PeeweeException, sqlite3.Error):
+            if isinstance(database, PooledSqliteDatabase):
+                database.manual_close()  # type: ignore[no-untyped-call]
+            else:
+                database.close()
+
     def in_transaction(self) -> bool:
         """Return whether the calling thread is in a transaction on this database."""
         return bool(self.database.in_transaction())
 
     def exists(self) -> bool:
         """Return whether the file exists."""
-        return os.path.exists(self.path)  # Path.exists raises where a folder may not be searched
+        return os.path.isfile(self.path)  # Path.is_file raises where a folder may not be searched
 
     def prepare(self, now_ns: int) -> list[str]:
         """Migrate the tables if they need it; return the titles of what was done.

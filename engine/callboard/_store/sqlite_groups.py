@@ -14,7 +14,8 @@ from callboard._store.session import Session
 _ENSURE = "INSERT INTO callboard_group (group_id, active_at_ns) VALUES (?, ?) ON CONFLICT (group_id) DO NOTHING"
 _CREATED = (
     "INSERT INTO callboard_group (group_id, own_inbox_id, consent, active_at_ns) VALUES (?1, ?2, ?3, ?4)"
-    " ON CONFLICT (group_id) DO UPDATE SET own_inbox_id = ?2, consent = ?3, active_at_ns = max(active_at_ns, ?4)"
+    " ON CONFLICT (group_id) DO UPDATE SET own_inbox_id = ?2, active_at_ns = max(active_at_ns, ?4),"
+    " consent = CASE consent WHEN 'unknown' THEN ?3 ELSE consent END"
 )
 _MEMBER = (
     "INSERT INTO callboard_group_member (group_id, inbox_id, is_super_admin) VALUES (?, ?, 0)"

@@ -15,22 +15,37 @@ from callboard._store.session import Session
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, NewTask, Task, TaskState
 
 _TASK = ", ".join(Task._fields)
+# A row as it is once claimed, so that nobody has to copy it for the two columns that the claim changes.
+_CLAIMED = ", ".join({"state": "'running'", "token": "token + 1"}.get(name, name) for name in Task._fields)
 _NEW = ", ".join(NewTask._fields)
 _DEAD_COLUMNS = [name for name in DeadTask._fields if name not in ("id", "task_id", "reason", "died_at_ns")]
 _DEAD = ", ".join(_DEAD_COLUMNS)
 _IN_IDS = "id IN (SELECT value FROM json_each(?))"
 _DUE = "state = 'pending' AND parked = 0"
 
-_INSERT = f"INSERT INTO callboard_task ({_NEW}) VALUES ({', '.join('?' * len(NewTask._fields))})"
-_INSERT_IF_NEW = f"{_INSERT} ON CONFLICT (identity) DO NOTHING RETURNING id"
+_DORMANT_NS = 60 * 10**9
+"""A row that is further from due than this when it is written goes into the index of dormant identities."""
+
+_MARKS = ", ".join("?" * len(NewTask._fields))
+_WITH_IDENTITY = (
+    "SELECT {columns} FROM callboard_task WHERE identity {test} AND dormant = 0 UNION ALL"
+    " SELECT {columns} FROM callboard_task WHERE identity {test} AND dormant = 1"
+)
+_INSERT = f"INSERT INTO callboard_task ({_NEW}, dormant) VALUES ({_MARKS}, ?)"
+_TAKE_WRITE_LOCK = "UPDATE callboard_task SET id = id WHERE 0"
+# The statement takes the write lock before it looks, so what it finds holds until it has written.
+_INSERT_IF_NEW = (
+    f"INSERT INTO callboard_task ({_NEW}, dormant) SELECT {_MARKS}, ? WHERE NOT EXISTS"
+    f" ({_WITH_IDENTITY.format(columns='1', test='= ?')}) RETURNING id"
+)
 _BY_ID = f"SELECT {_TASK} FROM callboard_task WHERE id = ?"
-_BY_IDENTITY = f"SELECT {_TASK} FROM callboard_task WHERE identity = ?"
+_BY_IDENTITY = _WITH_IDENTITY.format(columns=_TASK, test="= ?1")
 _REQUEST = "UPDATE callboard_task SET requests = requests + 1 WHERE id = ?"
 _PULL_IN = (
     "UPDATE callboard_task SET"
     " next_attempt_at_ns = CASE state WHEN 'running' THEN next_attempt_at_ns ELSE min(next_attempt_at_ns, ?1) END,"
     " pulled_in_ns = CASE state WHEN 'running' THEN min(coalesce(pulled_in_ns, ?1), ?1) ELSE pulled_in_ns END"
-    " WHERE identity = ?2"
+    f" WHERE id IN ({_WITH_IDENTITY.format(columns='id', test='= ?2')})"
 )
 
 # Skips from kind to kind along the index, so it costs one seek for each kind that has pending rows.
@@ -43,11 +58,11 @@ _HEADS = (
 )
 # One arm for each kind: SQLite merges them in the index's order and stops at the limit.
 _DUE_ARM = (
-    f"SELECT {_TASK} FROM callboard_task INDEXED BY callboard_task_due"
+    f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_due"
     f" WHERE {_DUE} AND kind = ? AND next_attempt_at_ns <= ?"
 )
 _PARKED = (
-    f"SELECT {_TASK} FROM callboard_task INDEXED BY callboard_task_parked"
+    f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_parked"
     " WHERE parked = 1 AND group_id = ? AND next_attempt_at_ns <= ? ORDER BY next_attempt_at_ns LIMIT ?"
 )
 _START = (
@@ -64,7 +79,8 @@ _DELETE = f"DELETE FROM callboard_task WHERE {_IN_IDS}"
 _KEEP = (
     "UPDATE callboard_task SET state = 'pending', owner = NULL, attempts = ?1, outages = ?2,"
     " next_attempt_at_ns = min(?3, coalesce(pulled_in_ns, ?3)), pulled_in_ns = NULL,"
-    " created_at_ns = ?4, expires_at_ns = ?5, last_error = ?6 WHERE id = ?7"
+    " created_at_ns = ?4, expires_at_ns = ?5, last_error = ?6,"
+    " dormant = min(?3, coalesce(pulled_in_ns, ?3)) > ?7 WHERE id = ?8"
 )
 _BURY = (
     f"INSERT INTO callboard_dead_task (task_id, {_DEAD}, reason, died_at_ns) SELECT id,"
@@ -83,7 +99,7 @@ _RESCUE = (
 )
 _UNPARK = "UPDATE callboard_task SET parked = 0 WHERE parked = 1"
 _SET_ASIDE = (
-    "UPDATE callboard_task SET state = 'deferred', next_attempt_at_ns = ? WHERE id IN ("
+    "UPDATE callboard_task SET state = 'deferred', dormant = 1, next_attempt_at_ns = ? WHERE id IN ("
     f"SELECT id FROM callboard_task INDEXED BY callboard_task_due WHERE {_DUE} AND kind = ?"
     " AND next_attempt_at_ns <= ? AND expires_at_ns > ? AND length(data) > 0"
     " AND (max_attempts IS NULL OR attempts < max_attempts) LIMIT ?) RETURNING id"
@@ -92,7 +108,7 @@ _SET_ASIDE_AGAIN = (
     "UPDATE callboard_task SET next_attempt_at_ns = ? WHERE id IN (SELECT id FROM callboard_task"
     " WHERE state = 'deferred' AND kind = ? AND next_attempt_at_ns <= ? LIMIT ?) RETURNING id"
 )
-_SET_ONE_ASIDE = "UPDATE callboard_task SET state = 'deferred', next_attempt_at_ns = ? WHERE id = ?"
+_SET_THESE_ASIDE = f"UPDATE callboard_task SET state = 'deferred', next_attempt_at_ns = ? WHERE {_IN_IDS}"
 _TAKE_UP = (
     "UPDATE callboard_task SET state = 'pending', next_attempt_at_ns = min(next_attempt_at_ns, ?1)"
     " WHERE id IN (SELECT id FROM callboard_task WHERE state = 'deferred'"
@@ -121,12 +137,16 @@ def _ids(ids: Iterable[int]) -> str:
     return json.dumps(list(ids))
 
 
+def _is_dormant(new: NewTask) -> bool:
+    return new.next_attempt_at_ns - new.created_at_ns > _DORMANT_NS
+
+
 class SqliteTasks:
     """The steps of tasks' lives on SQLite."""
 
     def enqueue(self, session: Session, new: NewTask, *, recurring: bool) -> Enqueued:
         """Write one task, or raise the `requests` of the live one with its identity (rules 13 and 14)."""
-        inserted = session.rows(_INSERT_IF_NEW, new)
+        inserted = self._insert(session, new)
         if inserted:
             return Enqueued(inserted[0][0], EnqueueStatus.INSERTED)
         live = Task._make(session.rows(_BY_IDENTITY, (new.identity,))[0])
@@ -134,7 +154,7 @@ class SqliteTasks:
             burial = _lifecycle.overdue(live, new.created_at_ns, recurring=recurring)
             if burial is not None:
                 self.bury(session, [(live.id, burial)], new.created_at_ns)
-                return Enqueued(session.rows(_INSERT_IF_NEW, new)[0][0], EnqueueStatus.INSERTED)
+                return Enqueued(self._insert(session, new)[0][0], EnqueueStatus.INSERTED)
         if live.data_hash != new.data_hash:
             return Enqueued(live.id, EnqueueStatus.CONFLICT)
         session.run(_REQUEST, (live.id,))
@@ -144,19 +164,22 @@ class SqliteTasks:
     def enqueue_many(self, session: Session, new: Sequence[NewTask], recurring: frozenset[str]) -> list[Enqueued]:
         """Write many tasks, sorted by identity so that two callers cannot deadlock; answers keep their order."""
         answers: dict[int, Enqueued] = {}
+        # First, because a host's transaction may have no lock yet, and another's row must not come in between
+        # the look at what is there and the insert.
+        session.run(_TAKE_WRITE_LOCK)
         order = sorted(range(len(new)), key=lambda position: new[position].identity)
         for start in range(0, len(order), _CHUNK):
             chunk = order[start : start + _CHUNK]
             marks = ", ".join("?" * len(chunk))
-            known = f"SELECT identity FROM callboard_task WHERE identity IN ({marks})"
-            taken = {row[0] for row in session.rows(known, [new[position].identity for position in chunk])}
+            known = _WITH_IDENTITY.format(columns="identity", test=f"IN ({marks})")
+            taken = {row[0] for row in session.rows(known, [new[position].identity for position in chunk] * 2)}
             fresh = []
             for position in chunk:
                 if new[position].identity not in taken:
                     taken.add(new[position].identity)
                     fresh.append(position)
             if fresh:
-                session.run_many(_INSERT, [new[position] for position in fresh])
+                session.run_many(_INSERT, [(*new[position], _is_dormant(new[position])) for position in fresh])
                 # The write lock is held and ids are handed out in order, so the last one tells them all.
                 last = session.rows("SELECT last_insert_rowid()")[0][0]
                 for offset, position in enumerate(reversed(fresh)):
@@ -167,6 +190,9 @@ class SqliteTasks:
                         session, new[position], recurring=new[position].kind in recurring
                     )
         return [answers[position] for position in range(len(new))]
+
+    def _insert(self, session: Session, new: NewTask) -> list[tuple[int]]:
+        return session.rows(_INSERT_IF_NEW, (*new, _is_dormant(new), new.identity, new.identity))
 
     def pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
         """Lower a live row's deadline, or what it is to be after its run (rule 15); `False` if there is none."""
@@ -183,14 +209,14 @@ class SqliteTasks:
     def due(
         self, session: Session, kinds: Sequence[str], now_ns: int, limit: int, *, grouped_only: bool
     ) -> list[Task]:
-        """Return due rows of `kinds`, earliest deadline first."""
+        """Return due rows of `kinds` as `start` will leave them, earliest deadline first."""
         arm = f"{_DUE_ARM} AND group_id IS NOT NULL" if grouped_only else _DUE_ARM
         sql = f"{' UNION ALL '.join([arm] * len(kinds))} ORDER BY next_attempt_at_ns LIMIT ?"
         params = [value for kind in kinds for value in (kind, now_ns)]
         return [Task._make(row) for row in session.rows(sql, [*params, limit])]
 
     def parked(self, session: Session, group_id: bytes, now_ns: int, limit: int) -> list[Task]:
-        """Return the earliest rows that were parked behind their group's."""
+        """Return the earliest rows that were parked behind their group's, as `start` will leave them."""
         return [Task._make(row) for row in session.rows(_PARKED, (group_id, now_ns, limit))]
 
     def start(self, session: Session, ids: Sequence[int], now_ns: int, owner: int) -> None:
@@ -225,7 +251,11 @@ class SqliteTasks:
         finished = [task_id for task_id, change in changes if isinstance(change, _lifecycle.Finish)]
         if finished:
             session.run(_DELETE, (_ids(finished),))
-        kept = [(*change, task_id) for task_id, change in changes if isinstance(change, _lifecycle.Keep)]
+        kept = [
+            (*change, now_ns + _DORMANT_NS, task_id)
+            for task_id, change in changes
+            if isinstance(change, _lifecycle.Keep)
+        ]
         if kept:
             session.run_many(_KEEP, kept)
         buried = [(task_id, change) for task_id, change in changes if isinstance(change, _lifecycle.Bury)]
@@ -255,9 +285,9 @@ class SqliteTasks:
         ids += [row[0] for row in session.rows(_SET_ASIDE_AGAIN, (until_ns, kind, now_ns, limit))]
         return ids
 
-    def set_one_aside(self, session: Session, task_id: int, until_ns: int) -> None:
-        """Defer one row whose payload only a newer build understands."""
-        session.run(_SET_ONE_ASIDE, (until_ns, task_id))
+    def set_these_aside(self, session: Session, ids: Iterable[int], until_ns: int) -> None:
+        """Defer rows whose payload only a newer build understands."""
+        session.run(_SET_THESE_ASIDE, (until_ns, _ids(ids)))
 
     def take_up(
         self, session: Session, kinds: Iterable[str], except_ids: Iterable[int], now_ns: int, limit: int
