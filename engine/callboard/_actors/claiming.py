@@ -107,6 +107,10 @@ class Claim:
         skipped = 0
         for task in rows:
             group_id = task.group_id
+            if task.id in workload.runs:
+                # Completed by its handler and requested again: it waits until that handler has returned.
+                skipped += 1
+                continue
             if group_id is None:
                 has_room = workload.loose_room() > 0
             else:
