@@ -29,6 +29,7 @@ class Result:
         key_packages_rotated: Expired key packages in the directory that were replaced by usable ones.
         unknown_deferred: Tasks of a kind that nobody here knows, and that wait.
         crashes_survived: Killed processes whose work another one finished.
+        accepted: Tasks that the engine accepted, whoever enqueued them.
         lost: Accepted tasks that are neither done, live nor in the dead-task table.
         surplus_commits: Commits beyond those that the changes needed, such as a second eviction of somebody.
         converged: Each group's members are at one epoch and read each other, and the evicted do not.
@@ -40,6 +41,7 @@ class Result:
     key_packages_rotated: int
     unknown_deferred: int
     crashes_survived: int
+    accepted: int
     lost: int
     surplus_commits: int
     converged: bool
@@ -53,7 +55,7 @@ class Result:
             (self.key_packages_rotated == 1, f"{self.key_packages_rotated} of 1 expired key package was rotated"),
             (self.unknown_deferred == 1, f"{self.unknown_deferred} of 1 task of an unknown kind is deferred"),
             (self.crashes_survived == 1, f"{self.crashes_survived} of 1 crash was survived"),
-            (self.lost == 0, f"{self.lost} accepted tasks were lost"),
+            (self.lost == 0, f"{self.lost} of {self.accepted} accepted tasks were lost"),
             (self.surplus_commits == 0, f"{self.surplus_commits} commits were made twice"),
             (self.converged, "all members are at one epoch and read each other; who left reads nothing"),
         ]
@@ -94,6 +96,7 @@ def examine(
         key_packages_rotated=int(rotated and backend.key_package_status().usable),
         unknown_deferred=len(engine.tasks(kind=RingMembers.DESCRIPTOR.full_name, state=TaskState.DEFERRED)),
         crashes_survived=crashes,
+        accepted=len(ledger.accepted()),
         lost=len(lost),
         surplus_commits=sum(map(world.commits, GROUPS)) - _NEEDED_COMMITS,
         converged=kept_out and converged,

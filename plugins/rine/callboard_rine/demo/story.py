@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 from time import monotonic
 
-from callboard import Engine, Task
+from callboard import Engine, Task, TaskState
 
 from .calls_pb2 import RingMembers
 from .host_process import HostProcess
@@ -65,7 +65,7 @@ class _Story:
         self._world = world
         self._engine = engine
         self.ledger = Ledger(database_path(folder))
-        self._failures_told: set[tuple[int, int]] = set()
+        self._failures_told: set[tuple[int, int | None]] = set()
         self.expired_key_package = b""
         self.crashes = 0
 
@@ -143,12 +143,13 @@ class _Story:
         tasks = self._engine.tasks()
         self._narrator.show(tasks)
         for task in tasks:
-            if task.last_error and (task.id, task.attempts) not in self._failures_told:
-                self._failures_told.add((task.id, task.attempts))
-                self._narrator.detail(_failure(task))
+            attempt = (task.id, task.last_attempted_at_ns)
+            if task.state != TaskState.RUNNING and task.last_error and attempt not in self._failures_told:
+                self._failures_told.add(attempt)
+                self._narrator.detail(_failure(task, task.last_error))
 
 
-def _failure(task: Task) -> str:
-    error, _, text = (task.last_error or "").strip().rpartition("\n")[2].partition(": ")
+def _failure(task: Task, traceback: str) -> str:
+    error, _, text = traceback.strip().rpartition("\n")[2].partition(": ")
     where = "" if task.group_id is None else f" in {task.group_id.decode()}"
-    return f"attempt {task.attempts} of {task.kind}{where} failed: {error.rpartition('.')[2]}: {text}"
+    return f"{task.kind}{where} failed, to be tried again. {error.rpartition('.')[2]}: {text}"
