@@ -1,0 +1,374 @@
+"""The SQLite file: its tables over the versions, rows that were written by hand, and what it is opened with."""
+
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import peewee
+import pytest
+from tests.engine.acting import RECEIPT, MakeEngine, Plugin, Scripted, receipt, receipts
+from tests.engine.rows import path_of, payload, sql, write_by_hand
+
+from callboard import (
+    ConfigurationError,
+    Defer,
+    Engine,
+    RetryPolicy,
+    SchemaError,
+    StoreError,
+    SystemClock,
+)
+from callboard._store import migrating
+from callboard._store.session import raw_connection
+
+SECOND_NS = 10**9
+DAY_NS = 86_400 * SECOND_NS
+
+COLUMNS = (
+    "id, kind, group_id, identity, data, data_hash, state, attempts, max_attempts, created_at_ns, expires_at_ns,"
+    " next_attempt_at_ns, last_attempted_at_ns, initial_backoff_ns, backoff_factor, max_backoff_ns, requests,"
+    " pulled_in_ns, token, origin, last_error"
+)
+"""The columns that are promised to whoever reads or writes the task table."""
+
+
+# Migrations
+
+
+def test_section_5_migrate_makes_the_tables_and_says_what_it_did(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    engine = make_engine()
+
+    done = engine.migrate()
+
+    assert done == [f"{each.number:04} {each.title}" for each in migrating.shipped()]
+    tables = {name for (name,) in sql(callboard_database, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert {
+        "callboard_task",
+        "callboard_dead_task",
+        "callboard_group",
+        "callboard_group_member",
+        "callboard_pending_remove",
+        "callboard_node",
+        "callboard_migration",
+    } <= tables
+    assert all(name.startswith(("callboard_", "sqlite_")) for name in tables)
+
+
+def test_section_5_migrate_a_second_time_does_nothing(make_engine: MakeEngine) -> None:
+    make_engine().migrate()
+
+    assert make_engine().migrate() == []
+
+
+def test_section_5_the_tables_have_the_promised_columns(make_engine: MakeEngine, callboard_database: str) -> None:
+    make_engine().migrate()
+
+    assert sql(callboard_database, f"SELECT {COLUMNS} FROM callboard_task") == []
+    assert sql(callboard_database, "SELECT reason, died_at_ns FROM callboard_dead_task") == []
+
+
+def test_section_5_migrations_are_numbered_without_a_gap_and_say_who_can_work_on_what_they_leave() -> None:
+    shipped = migrating.shipped()
+
+    assert [each.number for each in shipped] == list(range(1, len(shipped) + 1))
+    assert all(1 <= each.compatible_with <= each.number for each in shipped)
+
+
+def test_section_5_a_hosts_tables_in_the_same_file_are_left_alone(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    sql(callboard_database, "CREATE TABLE note (text TEXT)")
+    sql(callboard_database, "INSERT INTO note VALUES ('the host was here')")
+
+    make_engine(Plugin(receipts(Scripted()))).enqueue(receipt("read"))
+
+    assert sql(callboard_database, "SELECT * FROM note") == [("the host was here",)]
+
+
+def test_a_migration_that_fails_half_way_leaves_nothing(make_engine: MakeEngine, callboard_database: str) -> None:
+    sql(callboard_database, "CREATE TABLE callboard_stamp (not_ours TEXT)")  # in the way of the last statement
+
+    with pytest.raises(StoreError, match=r"callboard\.db: table callboard_stamp already exists"):
+        make_engine().migrate()
+
+    assert sql(callboard_database, "SELECT name FROM sqlite_master") == [("callboard_stamp",)]
+
+
+def test_an_engine_migrates_on_its_first_enqueue(make_engine: MakeEngine, callboard_database: str) -> None:
+    make_engine(Plugin(receipts(Scripted()))).enqueue(receipt("read"))
+
+    assert len(sql(callboard_database, "SELECT * FROM callboard_migration")) == len(migrating.shipped())
+
+
+# A newer engine's database
+
+
+def written_by_a_newer_engine(url: str, compatible_with: int) -> None:
+    sql(
+        url,
+        "INSERT INTO callboard_migration (name, number, title, compatible_with, applied_at_ns)"
+        " VALUES ('callboard', 999, 'what is to come', ?, 1)",
+        compatible_with,
+    )
+
+
+def test_section_5_a_database_written_by_a_newer_engine_is_refused_and_left_untouched(
+    make_engine: MakeEngine, callboard_database: str, tmp_path: Path
+) -> None:
+    make_engine().migrate()
+    written_by_a_newer_engine(callboard_database, compatible_with=999)
+    before = contents(tmp_path)
+    engine = make_engine(Plugin(receipts(Scripted())))
+
+    refusal = rf"{path_of(callboard_database)} was written by a newer Callboard .*`pip install -U callboard`"
+    enqueue = partial(engine.enqueue, receipt("read"))
+    for use in (engine.start, engine.migrate, engine.run_due, engine.tasks, enqueue):
+        with pytest.raises(SchemaError, match=refusal):
+            use()
+
+    assert contents(tmp_path) == before
+
+
+def test_section_5_a_database_written_by_a_newer_engine_that_says_it_is_compatible_is_used(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    make_engine().migrate()
+    written_by_a_newer_engine(callboard_database, compatible_with=1)
+    engine = make_engine(Plugin(receipts(sent := Scripted())))
+
+    engine.enqueue(receipt("read"))
+    engine.run_due()
+
+    assert sent.played == ["read"]
+    assert engine.migrate() == []
+
+
+def test_section_5_migrations_of_others_in_our_table_are_not_ours(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    make_engine().migrate()
+    sql(callboard_database, "INSERT INTO callboard_migration VALUES ('acme', 999, 'receipts', 999, 1)")
+
+    assert make_engine().migrate() == []
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file of a folder; SQLite's index of the log is rewritten by mere reading."""
+    return {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.endswith("-shm")}
+
+
+# Rows that were written by hand
+
+
+def test_section_5_a_row_can_be_written_by_hand_with_plain_sql(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    engine = make_engine(Plugin(receipts(sent := Scripted())))
+    engine.migrate()
+    write_by_hand(callboard_database, RECEIPT, payload(receipt("read")))
+
+    engine.run_due()
+
+    assert sent.played == ["read"]
+    assert engine.tasks() == []
+
+
+def test_section_5_a_row_written_by_hand_is_due_now_created_now_and_expires_in_three_days(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    engine = make_engine(Plugin(receipts(Scripted())))
+    engine.migrate()
+    before_ns = SystemClock().now_ns()
+    write_by_hand(callboard_database, RECEIPT, payload(receipt("read")))
+    after_ns = SystemClock().now_ns()
+
+    [task] = engine.tasks()
+    slack_ns = 3 * 10**6  # SQLite's clock tells milliseconds, in fractions of days
+    assert before_ns - slack_ns <= task.created_at_ns <= after_ns + slack_ns
+    assert abs(task.expires_at_ns - task.created_at_ns - 3 * DAY_NS) <= slack_ns
+    assert task.next_attempt_at_ns <= before_ns
+    assert (task.state, task.attempts, task.requests, task.token) == ("pending", 0, 1, 0)
+    left_out = (task.group_id, task.max_attempts, task.initial_backoff_ns, task.origin, task.last_error)
+    assert left_out == (None,) * 5
+
+
+def test_section_5_a_row_written_by_hand_gets_group_and_policy_from_the_kind_of_the_node_that_claims_it(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    policy = RetryPolicy(timedelta(seconds=3), 2, timedelta(seconds=9), 4, expires_after=timedelta(hours=1))
+    handler = Scripted(Defer(timedelta(minutes=1)))
+    engine = make_engine(Plugin(receipts(handler, retry=policy)), clock=SystemClock())
+    engine.migrate()
+    write_by_hand(callboard_database, RECEIPT, payload(receipt("read", b"g")))
+
+    engine.run_due()
+
+    [task] = engine.tasks()
+    assert (task.group_id, task.max_attempts) == (b"g", 4)
+    assert (task.initial_backoff_ns, task.backoff_factor, task.max_backoff_ns) == (3 * SECOND_NS, 2, 9 * SECOND_NS)
+    assert task.expires_at_ns == task.created_at_ns + 3_600 * SECOND_NS
+
+
+def test_section_5_a_row_written_by_hand_keeps_the_columns_that_it_gives(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    engine = make_engine(Plugin(receipts(Scripted(Defer(timedelta(minutes=1)), ZeroDivisionError()))))
+    engine.migrate()
+    columns: dict[str, Any] = {"group_id": b"other", "max_attempts": 9, "expires_at_ns": 2**62, "origin": "hand"}
+    write_by_hand(callboard_database, RECEIPT, payload(receipt("read", b"g")), **columns)
+
+    engine.run_due()
+
+    [task] = engine.tasks()
+    assert {name: getattr(task, name) for name in columns} == columns
+
+
+def test_section_5_only_the_identity_is_unique(make_engine: MakeEngine, callboard_database: str) -> None:
+    make_engine().migrate()
+    data = payload(receipt("read"))
+    write_by_hand(callboard_database, RECEIPT, data, identity=b"1" * 32)
+    write_by_hand(callboard_database, RECEIPT, data, identity=b"2" * 32)
+
+    with pytest.raises(sqlite3.IntegrityError, match="identity"):
+        write_by_hand(callboard_database, RECEIPT, payload(receipt("seen")), identity=b"1" * 32)
+
+
+@pytest.mark.parametrize("not_before", [None, timedelta(days=1)])
+def test_section_5_a_row_written_by_hand_cannot_take_the_identity_of_an_enqueued_one(
+    make_engine: MakeEngine, callboard_database: str, not_before: timedelta | None
+) -> None:
+    engine = make_engine(Plugin(receipts(Scripted())))
+    engine.enqueue(receipt("read"), not_before=not_before)
+
+    with pytest.raises(sqlite3.IntegrityError, match="identity"):
+        write_by_hand(callboard_database, RECEIPT, payload(receipt("read")))
+
+    assert len(engine.tasks()) == 1
+
+
+def test_section_5_an_id_is_never_given_twice(make_engine: MakeEngine) -> None:
+    engine = make_engine(Plugin(receipts(Scripted())))
+    first = engine.enqueue(receipt("read"))
+    engine.run_due()
+    assert engine.tasks() == []
+
+    again = engine.enqueue(receipt("read"))
+
+    assert first.task_id is not None
+    assert again.task_id is not None
+    assert again.task_id > first.task_id
+
+
+def test_a_row_with_senseless_numbers_runs_and_fails_without_harm(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    engine = make_engine(Plugin(receipts(handler := Scripted(ZeroDivisionError()))))
+    engine.migrate()
+    columns: dict[str, Any] = {
+        "attempts": -5,
+        "max_attempts": 3,
+        "initial_backoff_ns": -(2**63),
+        "backoff_factor": 9e999,
+        "max_backoff_ns": 2**63 - 1,
+    }
+    write_by_hand(callboard_database, RECEIPT, payload(receipt("read")), **columns)
+    engine.enqueue(receipt("after"))
+
+    engine.run_due()
+
+    assert sorted(set(handler.played)) == ["after", "read"]
+
+
+# What the file is opened with
+
+
+@pytest.mark.parametrize(
+    ("options", "level"), [({}, 2), ({"synchronous": "FULL"}, 2), ({"synchronous": "NORMAL"}, 1)]
+)
+def test_a_database_given_by_url_is_in_wal_mode_and_as_synchronous_as_was_asked(
+    make_engine: MakeEngine, options: dict[str, Any], level: int
+) -> None:
+    engine = make_engine(**options)
+    engine.migrate()
+
+    with engine.transaction() as tx:
+        assert tx.connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        assert tx.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.parametrize("synchronous", ["OFF", "full", "", None, 2])
+def test_another_synchronous_is_refused(callboard_database: str, synchronous: Any) -> None:
+    with pytest.raises(ConfigurationError, match="synchronous must be 'FULL' or 'NORMAL'"):
+        Engine(callboard_database, synchronous=synchronous)
+
+
+def test_a_transaction_takes_the_write_lock_as_it_begins(make_engine: MakeEngine, callboard_database: str) -> None:
+    engine = make_engine()
+    engine.migrate()
+
+    with (
+        engine.transaction(),
+        closing(sqlite3.connect(path_of(callboard_database), timeout=0)) as rival,
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+    ):
+        rival.execute("BEGIN IMMEDIATE")
+
+
+def test_the_hosts_own_database_keeps_its_settings(make_engine: MakeEngine, callboard_database: str) -> None:
+    pragmas = {"journal_mode": "truncate", "synchronous": 1}
+    database = peewee.SqliteDatabase(path_of(callboard_database), pragmas=pragmas)
+    engine = make_engine(Plugin(receipts(sent := Scripted())), database=database)
+
+    engine.enqueue(receipt("read"))
+    engine.run_due()
+
+    assert sent.played == ["read"]
+    with database.connection_context():
+        assert raw_connection(database).execute("PRAGMA journal_mode").fetchone() == ("truncate",)
+        assert raw_connection(database).execute("PRAGMA synchronous").fetchone() == (1,)
+
+
+def test_an_enqueue_leaves_no_connection_behind_on_the_hosts_own_database(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    database = peewee.SqliteDatabase(path_of(callboard_database))
+    engine = make_engine(Plugin(receipts(Scripted())), database=database)
+
+    engine.enqueue(receipt("read"))
+    engine.tasks()
+    assert database.is_closed()
+
+    database.connect()
+    engine.enqueue(receipt("seen"))
+    assert not database.is_closed()
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "database",
+    [
+        "sqlite:///:memory:",
+        "sqlite:///",
+        "sqlite:///file::memory:?cache=shared",
+        "sqlite:///file:callboard?mode=memory&cache=shared",
+        peewee.SqliteDatabase(":memory:"),
+        peewee.SqliteDatabase("file::memory:?cache=shared", uri=True),
+    ],
+)
+def test_a_database_in_memory_is_refused(database: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"in-memory SQLite database.*give a file"):
+        Engine(database)
+
+
+@pytest.mark.parametrize(
+    "database",
+    ["", "service.db", "sqlite://service.db", "mysql://localhost/x", None, 7, peewee.MySQLDatabase("x")],
+)
+def test_another_sort_of_database_is_refused_saying_what_is_taken(database: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"sqlite:///service\.db.*or a peewee SqliteDatabase"):
+        Engine(database)
