@@ -95,7 +95,7 @@ def complete(engine: Engine, run: Run, outcome: Outcome) -> Iterator[Transaction
             )
             store.tasks.settle(tx.session, [(task.id, transition)], engine.clock.now_ns())
             for new in run.buffered:
-                store.tasks.enqueue(tx.session, new, recurring=new.kind in engine.recurring_kinds)
+                tx.write(new)
             tx.dirty = True
             _crash_points.reach("callboard.complete.written")
         finally:

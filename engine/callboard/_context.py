@@ -88,6 +88,7 @@ class TaskContext:
     ) -> None:
         """Enqueue another task together with this run's outcome: both are committed, or neither.
 
+        A run that fails has no outcome: what it enqueued here is dropped, and the next attempt enqueues it.
         The arguments are those of `Engine.enqueue`. After `complete` nothing can be added.
 
         Raises:

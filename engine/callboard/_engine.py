@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from importlib.metadata import version
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -29,7 +29,7 @@ from callboard._plugins import PluginHost
 from callboard._store.host_connection import session_on
 from callboard._store.session import Session
 from callboard._store.sqlite import SqliteStore, open_store
-from callboard._task import DeadReason, DeadTask, Enqueued, EnqueueStatus, Task
+from callboard._task import DeadReason, DeadTask, Enqueued, EnqueueStatus, FinishedTask, Task
 from callboard._transaction import GroupHandle, Transaction
 from callboard.errors import ConfigurationError, EngineStateError, ServiceMissingError
 
@@ -337,6 +337,8 @@ class Engine:
             yield tx
             if tx.dirty:
                 session.after_commit(self.wake)
+            if tx.died:
+                session.after_commit(partial(self._tell_died, tx.died))
 
     def group(self, group_id: bytes) -> GroupHandle:
         """Return a handle on one group's rows; each of its calls is a transaction, or joins the one open here.
@@ -409,6 +411,7 @@ class Engine:
                 return False
             burial = _lifecycle.Bury(DeadReason.CANCELLED, task.attempts, task.last_error)
             self.store.tasks.bury(tx.session, [(task_id, burial)], self.clock.now_ns())
+            tx.died.append(FinishedTask(task, None, DeadReason.CANCELLED))
             runtime = self._runtime
             if runtime is not None:
                 tx.session.after_commit(lambda: runtime.cancel(task_id))
@@ -424,11 +427,9 @@ class Engine:
             dead = self.store.tasks.dead_by_id(tx.session, dead_id)
             if dead is None:
                 return None
-            new = revived(dead, self.clock.now_ns())
-            answer = self.store.tasks.enqueue(tx.session, new, recurring=new.kind in self.recurring_kinds)
+            answer = tx.write(revived(dead, self.clock.now_ns()))
             if answer.status != EnqueueStatus.CONFLICT:
                 self.store.tasks.forget_dead(tx.session, dead_id)
-                tx.dirty = True
             return answer
 
     def publish(self, event: object) -> bool:
@@ -539,6 +540,11 @@ class Engine:
                 self.store.prepare(self.clock.now_ns())
                 self._prepared = not self.store.in_transaction()
 
+    def _tell_died(self, died: list[FinishedTask]) -> None:
+        runtime = self._runtime
+        if runtime is not None:
+            runtime.tell_died(died)
+
     @contextmanager
     def _reading(self) -> Iterator[Session]:
         self._ready()
@@ -547,6 +553,8 @@ class Engine:
 
     def _enter(self) -> None:
         """Become the node that executes: its row, and each plugin's start."""
+        from importlib.metadata import version  # here, as in _plugins: slow to import
+
         kinds = ",".join(sorted(self.registry.runnable))
         with self.store.transaction() as session:
             self._node_id = self.store.add_node(session, version("callboard"), kinds, self.clock.now_ns())

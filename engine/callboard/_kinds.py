@@ -50,8 +50,8 @@ class TaskKind(Generic[M]):
         requires: types of the services without which this node leaves the kind's tasks to others.
 
     Raises:
-        KindError: the message type has a map field, the handler cannot be called, or the timeout makes no
-            sense.
+        KindError: the message type has a map field, the handler cannot be called, or a number of the policy or
+            the timeout makes no sense.
     """
 
     message_type: type[M]
@@ -79,6 +79,10 @@ class TaskKind(Generic[M]):
             raise KindError(f"{name}: group_id must be a function of the message, not {self.group_id!r}")
         if not isinstance(self.retry, RetryPolicy):
             raise KindError(f"{name}: retry must be a RetryPolicy, not {self.retry!r}")
+        try:
+            self.retry.check()
+        except ConfigurationError as error:
+            raise KindError(f"{name}: retry: {error}") from error
         if not isinstance(self.timeout, timedelta) or self.timeout <= timedelta(0):
             raise KindError(f"{name}: timeout must be a timedelta above 0, not {self.timeout!r}")
         if not isinstance(self.requires, tuple) or not all(inspect.isclass(t) for t in self.requires):

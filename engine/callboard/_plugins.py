@@ -11,7 +11,6 @@ import threading
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -107,6 +106,9 @@ class PluginHost:
         return True, results[0] if results else None
 
     def _sources(self) -> Iterable[tuple[str, Any]]:
+        # Not above: it would be a third of the time that importing callboard takes.
+        from importlib.metadata import entry_points
+
         installed = {point.name: point for point in entry_points(group=hookspec.PROJECT)}
         if self._selection is None:
             yield from sorted(installed.items())
@@ -151,9 +153,13 @@ class PluginHost:
     def _report(self, plugin: str, where: str, error: BaseException) -> None:
         text = "".join(traceback.format_exception_only(error)).strip()
         self.health[plugin].problems[where] = text
-        logger.opt(exception=error).error("plugin {}: {} failed and is left out: {}", plugin, where, text)
+        # The traceback as text, because loguru's own shows the values in it, group ids and payloads among them.
+        trace = "".join(traceback.format_exception(error))
+        logger.error("plugin {}: {} failed and is left out: {}\n{}", plugin, where, text, trace)
 
 
 def _make(source: Any) -> Any:
+    from importlib.metadata import EntryPoint
+
     plugin = source.load() if isinstance(source, EntryPoint) else source
     return plugin() if inspect.isclass(plugin) or inspect.isfunction(plugin) else plugin

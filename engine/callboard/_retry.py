@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 from callboard._clock import nanoseconds
@@ -30,8 +30,7 @@ class RetryPolicy:
         max_attempts: failed attempts before the task is dead.
         expires_after: how long after its enqueue a task is dead, whatever its attempts.
 
-    Raises:
-        ConfigurationError: a number is negative, infinite or NaN, the factor is below 1, or there is no attempt.
+    The numbers are checked by the `TaskKind` that uses the policy, so that the complaint can name the kind.
     """
 
     initial: timedelta = timedelta(seconds=2)
@@ -39,15 +38,31 @@ class RetryPolicy:
     cap: timedelta = timedelta(seconds=60)
     max_attempts: int = 20
     expires_after: timedelta = timedelta(days=3)
-    initial_ns: int = field(init=False, repr=False, compare=False)
-    cap_ns: int = field(init=False, repr=False, compare=False)
-    expires_after_ns: int = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Refuse what arithmetic cannot use, and keep the durations in nanoseconds."""
+    @property
+    def initial_ns(self) -> int:
+        """The wait after the first failure, in nanoseconds."""
+        return nanoseconds(self.initial)
+
+    @property
+    def cap_ns(self) -> int:
+        """The longest wait, in nanoseconds."""
+        return nanoseconds(self.cap)
+
+    @property
+    def expires_after_ns(self) -> int:
+        """How long after its enqueue a task is dead, in nanoseconds."""
+        return nanoseconds(self.expires_after)
+
+    def check(self) -> None:
+        """Refuse what arithmetic cannot use.
+
+        Raises:
+            ConfigurationError: a number is negative, infinite or NaN, the factor is below 1, or there is no
+                attempt.
+        """
         if not isinstance(self.factor, (int, float)) or not 1 <= self.factor <= sys.float_info.max:
             raise ConfigurationError(f"factor must be a finite number of at least 1, not {self.factor!r}")
-        object.__setattr__(self, "factor", float(self.factor))  # powers of an int grow without bound
         if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int):
             raise ConfigurationError(f"max_attempts must be a whole number, not {self.max_attempts!r}")
         if not 1 <= self.max_attempts <= UNLIMITED_ATTEMPTS:
@@ -58,12 +73,10 @@ class RetryPolicy:
             duration = getattr(self, name)
             if not isinstance(duration, timedelta):
                 raise ConfigurationError(f"{name} must be a timedelta, not {duration!r}")
-            duration_ns = nanoseconds(duration)
-            if not 0 <= duration_ns <= _LONGEST_NS:
+            if not 0 <= nanoseconds(duration) <= _LONGEST_NS:
                 raise ConfigurationError(
                     f"{name} must lie between 0 and {_LONGEST_NS // 10**9} s, not {duration!r}"
                 )
-            object.__setattr__(self, f"{name}_ns", duration_ns)
 
 
 DEFAULT_POLICY = RetryPolicy()

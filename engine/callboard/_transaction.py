@@ -15,7 +15,7 @@ from callboard._group_state import Consent, GroupState
 from callboard._kinds import check_group_id
 from callboard._store.session import Session
 from callboard._store.sqlite_groups import SqliteGroups
-from callboard._task import Enqueued
+from callboard._task import Enqueued, FinishedTask, NewTask
 from callboard.errors import ConfigurationError
 from callboard.events import (
     ConsentChanged,
@@ -36,6 +36,7 @@ class Transaction:
     Attributes:
         engine: the engine that it belongs to.
         dirty: whether something was written that the scheduler should look at.
+        died: tasks that moved to the dead-task table in it.
     """
 
     def __init__(self, engine: Engine, session: Session) -> None:
@@ -43,6 +44,7 @@ class Transaction:
         self.engine = engine
         self.session = session
         self.dirty = False
+        self.died: list[FinishedTask] = []
 
     @property
     def connection(self) -> Any:
@@ -70,10 +72,12 @@ class Transaction:
             origin=origin,
             allow_unknown=allow_unknown,
         )
+        return self.write(new)
+
+    def write(self, new: NewTask) -> Enqueued:
+        """Enqueue a row that has been composed."""
         self.dirty = True
-        return self.engine.store.tasks.enqueue(
-            self.session, new, recurring=new.kind in self.engine.recurring_kinds
-        )
+        return self.engine.store.tasks.enqueue(self.session, new, self.engine.recurring_kinds, self.died)
 
     def enqueue_many(
         self, messages: Iterable[Message], *, origin: str | None = None, allow_unknown: bool = False
@@ -82,7 +86,7 @@ class Transaction:
         compose = self.engine.composer.compose
         new = [compose(message, origin=origin, allow_unknown=allow_unknown) for message in messages]
         self.dirty = True
-        return self.engine.store.tasks.enqueue_many(self.session, new, self.engine.recurring_kinds)
+        return self.engine.store.tasks.enqueue_many(self.session, new, self.engine.recurring_kinds, self.died)
 
     def pull_in(self, msg_or_key: Message | str | bytes, *, not_later_than_ns: int) -> bool:
         """Lower a live task's deadline in this transaction; see `Engine.pull_in`."""

@@ -161,7 +161,7 @@ def test_a_policy_keeps_its_durations_in_nanoseconds(
 )
 def test_a_policy_refuses_a_number_that_arithmetic_cannot_use_and_names_it(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{name} must "):
-        RetryPolicy(**{name: value})
+        RetryPolicy(**{name: value}).check()
 
 
 @given(duration=st.timedeltas(), name=st.sampled_from(["initial", "cap", "expires_after"]))
@@ -171,4 +171,4 @@ def test_a_policy_refuses_every_duration_that_is_negative_or_longer_than_ten_yea
     assume(not timedelta(0) <= duration <= LONGEST)
 
     with pytest.raises(ValueError, match=f"^{name} must "):
-        RetryPolicy(**{name: duration})  # type: ignore[arg-type]
+        RetryPolicy(**{name: duration}).check()  # type: ignore[arg-type]

@@ -99,17 +99,19 @@ class ThreadPool:
     def _work(self) -> None:
         take = self._calls.get
         while True:
-            self._idle += 1  # approximate on purpose: a lost update only delays or hastens one look
+            with self._lock:
+                self._idle += 1
             try:
                 call = take(timeout=_IDLE_S)
             except queue.Empty:
                 call = None if len(self._threads) > 1 else _nothing
-            self._idle -= 1
+            with self._lock:
+                self._idle -= 1
+                self._taken += 1
             if not self._calls.empty() and not self._pressure.is_set():
                 self._pressure.set()  # it was put while this thread still counted as idle
             if call is None:
                 break
-            self._taken += 1
             call()
         with self._lock:
             self._threads.discard(threading.current_thread())

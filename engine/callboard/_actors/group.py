@@ -50,26 +50,21 @@ class GroupActor(PooledActor):
     """
 
     def __init__(self, dispatcher: Dispatcher, runner: Runner) -> None:
-        """Run tasks with `runner`, for the group whose memory comes as the first message."""
+        """Run tasks with `runner`."""
         super().__init__(dispatcher)
         self._runner = runner
-        self._memory: GroupMemory | None = None
         self._waiting: deque[Run] | None = None
 
     def on_receive(self, message: Any) -> None:
-        """Take a run, go on after a coroutine has ended, or become another group's actor."""
+        """Take a run, or go on after a coroutine has ended."""
         if message is _GO_ON:
             waiting, self._waiting = self._waiting, None
             while waiting:
                 self.on_receive(waiting.popleft())
-        elif isinstance(message, GroupMemory):
-            self._memory = message
         elif self._waiting is not None:
             self._waiting.append(message)
-        else:
-            message.group = self._memory
-            if not self._runner.run(message, self._go_on):
-                self._waiting = deque()
+        elif not self._runner.run(message, self._go_on):
+            self._waiting = deque()
 
     def _go_on(self) -> None:
         self.actor_ref.tell(_GO_ON)

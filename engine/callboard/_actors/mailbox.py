@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,7 @@ from callboard._actors.rounds import Rounds
 from callboard._actors.scheduler import Scheduler
 from callboard._clock import nanoseconds
 from callboard._retry import DEFAULT_POLICY, backoff_ns
+from callboard._task import FinishedTask
 from callboard.errors import StoreError
 
 if TYPE_CHECKING:
@@ -39,6 +41,12 @@ class WhenDrained(NamedTuple):
     """Set the future once nothing claimed is left; nothing is claimed any more."""
 
     future: Future[None]
+
+
+class Died(NamedTuple):
+    """Count and report tasks that a host's transaction moved to the dead-task table."""
+
+    tasks: list[FinishedTask]
 
 
 class Quit(NamedTuple):
@@ -98,7 +106,9 @@ class SchedulerActor(pykka.ThreadingActor):
         except StoreError as error:
             self._postpone(str(error))
         except BaseException as error:
-            logger.opt(exception=error).error("the scheduler's pass failed; another one follows")
+            # As text, because loguru's own traceback shows the values in it, group ids and payloads among them.
+            trace = "".join(traceback.format_exception(error))
+            logger.error("the scheduler's pass failed; another one follows\n{}", trace)
             self._postpone(repr(error))
         if isinstance(message, Quit):
             self._end()
@@ -116,6 +126,8 @@ class SchedulerActor(pykka.ThreadingActor):
             case WhenDrained(future):
                 self._when_drained.append(future)
                 self._step()
+            case Died(tasks):
+                self._scheduler.report(tasks)
             case Quit():
                 self._scheduler.step()
                 self._scheduler.hand_back_unstarted()

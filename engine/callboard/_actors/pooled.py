@@ -9,8 +9,8 @@ of a host reaches everything in it, so these actors never enter it.
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
 import pykka
@@ -34,14 +34,15 @@ class _PooledInbox:
     __slots__ = ("_actor", "_left", "_lock", "_messages", "_running")
 
     def __init__(self) -> None:
-        self._messages: deque[Envelope[Any]] = deque()
+        # Not a deque: an empty one takes 760 bytes, which was a fifth of an idle group.
+        self._messages: queue.SimpleQueue[Envelope[Any]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._running = False
         self._left = 0
         self._actor: PooledActor | None = None
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        self._messages.append(envelope)
+        self._messages.put(envelope)
         if self._running:
             return  # the end of the slice looks again, after it has cleared the flag
         with self._lock:
@@ -51,13 +52,13 @@ class _PooledInbox:
         self._actor.dispatcher.submit(self._actor._run_slice)
 
     def get(self) -> Envelope[Any]:
-        if self._left <= 0 or not self._messages:
+        if self._left <= 0 or self._messages.empty():
             raise _RanDryError
         self._left -= 1
-        return self._messages.popleft()
+        return self._messages.get_nowait()
 
     def empty(self) -> bool:
-        return not self._messages
+        return self._messages.empty()
 
     def open(self, actor: PooledActor) -> None:
         """Attach the actor; the strong reference keeps it alive, since Pykka's refs are weak."""
@@ -69,9 +70,9 @@ class _PooledInbox:
     def end_slice(self) -> bool:
         """Return whether the actor must be dispatched again."""
         with self._lock:
-            # First clear, then look: `put` appends before it reads the flag, so no message is missed.
+            # First clear, then look: `put` adds before it reads the flag, so no message is missed.
             self._running = False
-            if not self._messages:
+            if self._messages.empty():
                 return False
             self._running = True
             return True

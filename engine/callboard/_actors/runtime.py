@@ -12,13 +12,14 @@ from callboard._actors.alarm import Alarm
 from callboard._actors.dispatcher import Dispatcher, InlineDispatcher, ThreadPool
 from callboard._actors.hooks import HookCaller
 from callboard._actors.loops import HandlerLoop
-from callboard._actors.mailbox import QUIT, RING, SchedulerActor, WhenDrained, WhenIdle
+from callboard._actors.mailbox import QUIT, RING, Died, SchedulerActor, WhenDrained, WhenIdle
 from callboard._actors.outbox import Outbox
 from callboard._actors.rounds import Rounds
 from callboard._actors.router import Router
 from callboard._actors.runner import Runner
 from callboard._actors.scheduler import Scheduler
 from callboard._actors.workload import Workload
+from callboard._task import FinishedTask
 
 if TYPE_CHECKING:
     from callboard._engine import Engine
@@ -81,6 +82,11 @@ class Runtime(_Parts):
     def wake_within(self, seconds: float) -> None:
         """Have the scheduler make a pass within `seconds`; called on any thread."""
         self._alarm.within(seconds)
+
+    def tell_died(self, died: list[FinishedTask]) -> None:
+        """Have tasks counted and reported that a host's transaction buried; called on any thread."""
+        if self.actor.actor_ref.is_alive():
+            self.actor.actor_ref.tell(Died(died))
 
     def wait_idle(self, timeout_s: float | None) -> bool:
         """Wait until nothing that this node can run is due or running; `False` when time is up."""

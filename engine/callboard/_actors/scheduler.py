@@ -111,7 +111,7 @@ class Scheduler:
         again = settlement.again
         if claim is not None:
             _crash_points.reach("callboard.claim.committed")
-            self._report([FinishedTask(task, None, burial.reason) for task, burial in claim.buried])
+            self.report([FinishedTask(task, None, burial.reason) for task, burial in claim.buried])
             for run in claim.runs:
                 self._router.send(run)
             again = again or claim.more or bool(claim.runs)
@@ -152,7 +152,7 @@ class Scheduler:
             with store.transaction() as session:
                 died = self._deferral.tend(session, heads, now_ns)
                 heads = self._deferral.read(session)
-            self._report(died)
+            self.report(died)
         runnable = self._engine.registry.runnable
         earliest = dict(heads.pending)
         for kind, at_ns in heads.deferred.items():
@@ -169,7 +169,7 @@ class Scheduler:
         _crash_points.reach("callboard.settle.committed")
         self.counters["failed"] += settlement.failed
         self.counters["stale"] += settlement.stale
-        self._report(settlement.finished)
+        self.report(settlement.finished)
         for run in runs:
             if isinstance(run.result, Failure) and not run.result.counted:
                 self._away.add(run.task.kind)
@@ -177,7 +177,8 @@ class Scheduler:
                 self._away.discard(run.task.kind)
                 self._hooks.want_reconcile("service")
 
-    def _report(self, finished: list[FinishedTask]) -> None:
+    def report(self, finished: list[FinishedTask]) -> None:
+        """Count tasks that ended, and have plugins told."""
         if not finished:
             return
         dead = sum(1 for ended in finished if ended.dead_reason is not None)

@@ -59,8 +59,8 @@ class Settlement:
                 )
                 changes.append((run.task.id, change))
                 self._count(run, change)
-                for new in run.buffered:
-                    tasks.enqueue(session, new, recurring=new.kind in self._engine.recurring_kinds)
+                for new in () if isinstance(run.result, Failure) else run.buffered:
+                    tasks.enqueue(session, new, self._engine.recurring_kinds, self.finished)
                     self.again = True
         tasks.settle(session, changes, now_ns)
         if handed_back:

@@ -86,18 +86,17 @@ class SqliteStore:
         in place of 4 ms on a busy disk. Only in WAL mode is this safe, so other databases wait.
         """
         with connected(self.database, self.where):
-            connection = raw_connection(self.database)
-            level = connection.execute("PRAGMA synchronous").fetchone()[0]
-            wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-            relaxed = wal and level > _SYNCHRONOUS_NORMAL
+            settings = SqliteSession(raw_connection(self.database), self.where)
+            level = settings.rows("PRAGMA synchronous")[0][0]
+            relaxed = level > _SYNCHRONOUS_NORMAL and settings.rows("PRAGMA journal_mode")[0][0] == "wal"
             if relaxed:
-                connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS_NORMAL}")
+                settings.run(f"PRAGMA synchronous = {_SYNCHRONOUS_NORMAL}")
             try:
                 with self.transaction() as session:
                     yield session
             finally:
                 if relaxed:
-                    connection.execute(f"PRAGMA synchronous = {level}")
+                    settings.run(f"PRAGMA synchronous = {level}")
 
     @contextmanager
     def reading(self) -> Iterator[SqliteSession]:

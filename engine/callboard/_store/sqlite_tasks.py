@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from callboard import _lifecycle
 from callboard._store.session import Session
-from callboard._task import DeadTask, Enqueued, EnqueueStatus, NewTask, Task, TaskState
+from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task, TaskState
 
 _TASK = ", ".join(Task._fields)
 # A row as it is once claimed, so that nobody has to copy it for the two columns that the claim changes.
@@ -144,16 +144,23 @@ def _is_dormant(new: NewTask) -> bool:
 class SqliteTasks:
     """The steps of tasks' lives on SQLite."""
 
-    def enqueue(self, session: Session, new: NewTask, *, recurring: bool) -> Enqueued:
-        """Write one task, or raise the `requests` of the live one with its identity (rules 13 and 14)."""
+    def enqueue(
+        self, session: Session, new: NewTask, recurring: frozenset[str], died: list[FinishedTask]
+    ) -> Enqueued:
+        """Write one task, or raise the `requests` of the live one with its identity (rules 13 and 14).
+
+        A row in the way whose time or attempts are up is buried, and added to `died`; rows of the kinds in
+        `recurring` have no end.
+        """
         inserted = self._insert(session, new)
         if inserted:
             return Enqueued(inserted[0][0], EnqueueStatus.INSERTED)
         live = Task._make(session.rows(_BY_IDENTITY, (new.identity,))[0])
         if live.state != TaskState.RUNNING:
-            burial = _lifecycle.overdue(live, new.created_at_ns, recurring=recurring)
+            burial = _lifecycle.overdue(live, new.created_at_ns, recurring=new.kind in recurring)
             if burial is not None:
                 self.bury(session, [(live.id, burial)], new.created_at_ns)
+                died.append(FinishedTask(live, None, burial.reason))
                 return Enqueued(self._insert(session, new)[0][0], EnqueueStatus.INSERTED)
         if live.data_hash != new.data_hash:
             return Enqueued(live.id, EnqueueStatus.CONFLICT)
@@ -161,7 +168,9 @@ class SqliteTasks:
         running = live.state == TaskState.RUNNING
         return Enqueued(live.id, EnqueueStatus.RERUN if running else EnqueueStatus.MERGED)
 
-    def enqueue_many(self, session: Session, new: Sequence[NewTask], recurring: frozenset[str]) -> list[Enqueued]:
+    def enqueue_many(
+        self, session: Session, new: Sequence[NewTask], recurring: frozenset[str], died: list[FinishedTask]
+    ) -> list[Enqueued]:
         """Write many tasks, sorted by identity so that two callers cannot deadlock; answers keep their order."""
         answers: dict[int, Enqueued] = {}
         # First, because a host's transaction may have no lock yet, and another's row must not come in between
@@ -186,9 +195,7 @@ class SqliteTasks:
                     answers[position] = Enqueued(last - offset, EnqueueStatus.INSERTED)
             for position in chunk:
                 if position not in answers:
-                    answers[position] = self.enqueue(
-                        session, new[position], recurring=new[position].kind in recurring
-                    )
+                    answers[position] = self.enqueue(session, new[position], recurring, died)
         return [answers[position] for position in range(len(new))]
 
     def _insert(self, session: Session, new: NewTask) -> list[tuple[int]]:

@@ -20,12 +20,14 @@ from tests.engine.acting import (
 from tests.engine.rows import payload, sql, write_by_hand
 
 from callboard import (
+    DeadReason,
     DeadTask,
     Defer,
     Discard,
     Done,
     Engine,
     EnqueueStatus,
+    FinishedTask,
     RetryPolicy,
 )
 from callboard.testing import FakeClock
@@ -46,6 +48,28 @@ def test_rule_04_a_finished_one_shot_is_deleted(make_engine: MakeEngine) -> None
 
     assert engine.tasks() == []
     assert engine.dead_tasks() == []
+
+
+def test_rule_04_deaths_in_a_hosts_transaction_are_counted_and_told(
+    make_engine: MakeEngine, callboard_clock: FakeClock
+) -> None:
+    told: list[FinishedTask] = []
+    watcher = Plugin(receipts(Scripted()), tasks_finished=lambda finished: told.extend(finished))
+    with make_engine(watcher) as engine:
+        cancelled = engine.enqueue(receipt("cancelled"), not_before=DAY)
+        expired = engine.enqueue(receipt("expired"), not_before=DAY, expires_after=timedelta(hours=1))
+        callboard_clock.advance(timedelta(hours=2))
+        assert cancelled.task_id is not None
+        assert engine.cancel(cancelled.task_id)
+        assert engine.enqueue(receipt("expired"), not_before=DAY).status == EnqueueStatus.INSERTED
+
+        assert engine.wait_idle(WAIT_S)
+        assert engine.health().counters["dead"] == 2
+
+    assert [(ended.task.id, ended.dead_reason) for ended in told] == [
+        (cancelled.task_id, DeadReason.CANCELLED),
+        (expired.task_id, DeadReason.EXPIRED),
+    ]
 
 
 class Dying(NamedTuple):
