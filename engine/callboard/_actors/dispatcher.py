@@ -118,13 +118,11 @@ class ThreadPool:
 
     def _watch(self) -> None:
         """Add threads while calls wait; asleep while none does."""
-        while True:
+        while not self._closed:
             self._pressure.wait()
-            if self._closed:
-                return
             taken, used_s, began_s = self._taken, time.process_time(), time.perf_counter()
             time.sleep(_LOOK_S)
-            # First clear, then look: `submit` puts before it reads the flag, so no call is missed.
+            # First clear, then look: `submit` puts and `close` says so before they set it, so none is missed.
             self._pressure.clear()
             if self._calls.empty():
                 continue

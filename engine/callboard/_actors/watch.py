@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import threading
 import traceback
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from loguru import logger
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 _JUMP_NS = 10**9
 """A wall clock that went back by more than this against the monotonic one was set, not slewed."""
+
+_frame_lock = threading.Lock()
 
 
 class OverdueRun(NamedTuple):
@@ -103,5 +108,17 @@ def _is_overdue(run: Run, now_ns: int) -> bool:
 
 
 def _stack(run: Run) -> str:
-    frame = sys._current_frames().get(run.thread_id) if run.thread_id is not None else None
+    frame = _frame(run.thread_id) if run.thread_id is not None else None
     return "" if frame is None else "".join(traceback.format_stack(frame))
+
+
+def _frame(thread_id: int) -> FrameType | None:
+    """Return where a thread is. The collector rests meanwhile: Python 3.11 deadlocks otherwise (gh-106883)."""
+    with _frame_lock:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread_id)
+        finally:
+            if collecting:
+                gc.enable()

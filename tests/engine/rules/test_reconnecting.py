@@ -1,0 +1,179 @@
+"""Rule 11: while the database is away the engine waits, fails nothing, and goes on when it is back."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import peewee
+import pytest
+from playhouse.pool import PooledSqliteDatabase
+from tests.engine.acting import (
+    WAIT_S,
+    Blocking,
+    MakeEngine,
+    Plugin,
+    Scripted,
+    eventually,
+    logged,
+    receipt,
+    receipts,
+)
+
+from callboard import DatabaseUnavailableError, TaskState
+from callboard.testing import FakeClock
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "host.db")
+
+
+@pytest.fixture
+def impatient(path: str) -> peewee.SqliteDatabase:
+    """The host's database, which waits 50 ms for a lock instead of 5 s."""
+    return peewee.SqliteDatabase(path, timeout=0.05, pragmas={"journal_mode": "wal"})
+
+
+@contextmanager
+def locked(path: str) -> Iterator[sqlite3.Connection]:
+    """Hold the one write lock."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        connection.execute("ROLLBACK")
+
+
+def test_rule_11_a_database_that_is_away_fails_no_attempt(
+    make_engine: MakeEngine, impatient: peewee.SqliteDatabase, path: str
+) -> None:
+    handler = Blocking()
+    reasons: list[str] = []
+    plugin = Plugin(receipts(handler), reconcile=lambda engine, reason: reasons.append(reason))
+    engine = make_engine(plugin, database=impatient)
+    engine.start()
+    engine.enqueue(receipt("hello"))
+    handler.wait_begun("hello")
+
+    with locked(path):
+        handler.let_go()
+        eventually(lambda: engine.health().database_error is not None)
+        assert path in str(engine.health().database_error)
+        assert engine.tasks()[0].state == TaskState.RUNNING
+
+    assert engine.wait_idle(WAIT_S)
+    assert engine.health().counters == {"done": 1, "dead": 0, "failed": 0, "stale": 0}
+    assert engine.health().database_error is None
+    assert handler.begun == ["hello"]
+    assert reasons == ["start", "reconnect"]
+
+
+def test_rule_11_nothing_is_claimed_meanwhile(
+    make_engine: MakeEngine, impatient: peewee.SqliteDatabase, path: str, callboard_clock: FakeClock
+) -> None:
+    handler = Scripted()
+    engine = make_engine(Plugin(receipts(handler)), database=impatient)
+    engine.start()
+    engine.enqueue(receipt("hello"), not_before=HOUR)
+    assert engine.wait_idle(WAIT_S)
+
+    with locked(path):
+        callboard_clock.advance(HOUR)
+        eventually(lambda: engine.health().database_error is not None)
+        assert handler.played == []
+        with pytest.raises(DatabaseUnavailableError, match="locked"):
+            engine.enqueue(receipt("another"))
+
+    assert engine.wait_idle(WAIT_S)
+    assert handler.played == ["hello"]
+    assert engine.health().counters["failed"] == 0
+
+
+def test_rule_11_tries_come_further_and_further_apart(
+    make_engine: MakeEngine, impatient: peewee.SqliteDatabase, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = Blocking()
+    engine = make_engine(Plugin(receipts(handler)), database=impatient)
+    engine.start()
+    engine.enqueue(receipt("hello"))
+    handler.wait_begun("hello")
+    waits: list[float] = []
+    runtime = engine._runtime
+    assert runtime is not None
+    within = runtime._alarm.within
+
+    def noted(seconds: float) -> None:
+        waits.append(seconds)
+        within(seconds)
+
+    monkeypatch.setattr(runtime._alarm, "within", noted)
+
+    with logged("ERROR") as messages, locked(path):
+        handler.let_go()
+        eventually(lambda: len([wait for wait in waits if wait >= 0.1]) == 3)
+        for _ in range(100):
+            engine.wake()  # does not hasten it
+
+    assert [wait for wait in waits if wait >= 0.1] == pytest.approx([0.1, 0.15, 0.225])
+    assert len(messages) == 1
+    assert engine.wait_idle(WAIT_S)
+
+
+def test_rule_11_a_claim_that_cannot_be_written_is_not_run(
+    make_engine: MakeEngine, impatient: peewee.SqliteDatabase, path: str
+) -> None:
+    """The row is still pending, with its attempts and token as they were."""
+    handler = Scripted()
+    engine = make_engine(Plugin(receipts(handler)), database=impatient)
+    engine.enqueue(receipt("hello"))
+    before = engine.tasks()
+
+    with locked(path), pytest.raises(DatabaseUnavailableError):
+        engine.run_due()
+
+    assert (engine.tasks(), handler.played) == (before, [])
+    assert engine.run_due() == 1
+
+
+class BreakableConnection(sqlite3.Connection):
+    """A connection to a real file, on which nothing works any more once it is broken."""
+
+    broken = False
+
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+        if self.broken:
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().cursor(*args, **kwargs)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_rule_11_a_connection_that_broke_is_replaced(pooled: bool, make_engine: MakeEngine, path: str) -> None:
+    connections: list[BreakableConnection] = []
+
+    class Connection(BreakableConnection):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            connections.append(self)
+
+    database_class: Any = PooledSqliteDatabase if pooled else peewee.SqliteDatabase
+    database = database_class(path, pragmas={"journal_mode": "wal"}, check_same_thread=False, factory=Connection)
+    handler = Blocking()
+    reasons: list[str] = []
+    plugin = Plugin(receipts(handler), reconcile=lambda engine, reason: reasons.append(reason))
+    engine = make_engine(plugin, database=database)
+    engine.start()
+    engine.enqueue(receipt("hello"))
+    handler.wait_begun("hello")
+
+    for connection in list(connections):
+        connection.broken = True
+    handler.let_go()
+    eventually(lambda: reasons == ["start", "reconnect"])
+
+    assert engine.wait_idle(WAIT_S)
+    assert engine.health().counters == {"done": 1, "dead": 0, "failed": 0, "stale": 0}
+    assert engine.health().database_error is None
