@@ -164,9 +164,10 @@ class Engine:
         finally:
             self._state, self._runtime = _STOPPED, None
         if ended:
-            self.store.close()
+            self.store.release_execution()
         else:
             logger.warning("stopped while tasks were still running; they run again when an engine next starts")
+        self.store.close()
         return ended
 
     def __enter__(self) -> Self:

@@ -234,7 +234,6 @@ class SqliteStore:
 
     def close(self) -> None:
         """Close the connections that no thread is using."""
-        self._lock.release()
         if isinstance(self.database, PooledSqliteDatabase):
             self.database.close_idle()
 

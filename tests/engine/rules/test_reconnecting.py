@@ -23,6 +23,9 @@ from tests.engine.acting import (
 )
 
 from callboard import DatabaseUnavailableError, TaskState
+from callboard._actors import mailbox
+from callboard._actors.alarm import Alarm
+from callboard._actors.outbox import FLUSH_WITHIN_S
 from callboard.testing import FakeClock
 
 HOUR = timedelta(hours=1)
@@ -93,34 +96,64 @@ def test_rule_11_nothing_is_claimed_meanwhile(
     assert engine.health().counters["failed"] == 0
 
 
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the scheduler waits after each failure, in seconds; outcomes wait 5 ms."""
+    noted: list[float] = []
+    within = Alarm.within
+
+    def note(alarm: Alarm, seconds: float) -> None:
+        if seconds > FLUSH_WITHIN_S:
+            noted.append(seconds)
+        within(alarm, seconds)
+
+    monkeypatch.setattr(Alarm, "within", note)
+    return noted
+
+
 def test_rule_11_tries_come_further_and_further_apart(
-    make_engine: MakeEngine, impatient: peewee.SqliteDatabase, path: str, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, impatient: peewee.SqliteDatabase, path: str, waits: list[float]
 ) -> None:
     handler = Blocking()
     engine = make_engine(Plugin(receipts(handler)), database=impatient)
     engine.start()
     engine.enqueue(receipt("hello"))
     handler.wait_begun("hello")
-    waits: list[float] = []
-    runtime = engine._runtime
-    assert runtime is not None
-    within = runtime._alarm.within
-
-    def noted(seconds: float) -> None:
-        waits.append(seconds)
-        within(seconds)
-
-    monkeypatch.setattr(runtime._alarm, "within", noted)
 
     with logged("ERROR") as messages, locked(path):
         handler.let_go()
-        eventually(lambda: len([wait for wait in waits if wait >= 0.1]) == 3)
-        for _ in range(100):
-            engine.wake()  # does not hasten it
+        eventually(lambda: len(waits) == 3)
 
-    assert [wait for wait in waits if wait >= 0.1] == pytest.approx([0.1, 0.15, 0.225])
+    assert waits[:3] == pytest.approx([0.1, 0.15, 0.225])
     assert len(messages) == 1
     assert engine.wait_idle(WAIT_S)
+
+
+def test_rule_11_wakes_do_not_hasten_the_next_try(
+    make_engine: MakeEngine,
+    impatient: peewee.SqliteDatabase,
+    path: str,
+    waits: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mailbox, "backoff_ns", lambda *_: 3_600 * 10**9)
+    handler = Blocking()
+    engine = make_engine(Plugin(receipts(handler)), database=impatient)
+    engine.start()
+    engine.enqueue(receipt("hello"))
+    handler.wait_begun("hello")
+    runtime = engine._runtime
+    assert runtime is not None
+
+    with locked(path):
+        handler.let_go()
+        eventually(lambda: waits)
+        for _ in range(3):
+            engine.wake()
+            eventually(lambda: not runtime.actor._woken)  # handled, and so is the one before
+
+        assert waits == [3_600]
+    engine.stop(timeout=0)
 
 
 def test_rule_11_a_claim_that_cannot_be_written_is_not_run(
