@@ -19,7 +19,7 @@ from callboard._transaction import Transaction
 from callboard.errors import CompletionError, StaleRunError
 
 if TYPE_CHECKING:
-    from callboard._engine import Engine
+    from callboard._core import Core
     from callboard._run import Run
 
 _AWAITED = "ctx.complete was awaited inside; do all awaiting before it, it is the handler's last act"
@@ -62,7 +62,7 @@ def _current_task() -> object:
 
 
 @contextmanager
-def complete(engine: Engine, run: Run, outcome: Outcome) -> Iterator[Transaction]:
+def complete(core: Core, run: Run, outcome: Outcome) -> Iterator[Transaction]:
     """Open the transaction of `TaskContext.complete`."""
     check_open(run)
     check_thread()
@@ -71,12 +71,12 @@ def complete(engine: Engine, run: Run, outcome: Outcome) -> Iterator[Transaction
             f"ctx.complete was given {outcome!r:.200}, which is no outcome; give it Done, RescheduleAt, Defer,"
             " Discard or nothing"
         )
-    store = engine.store
+    store = core.store
     if store.in_transaction():
         raise CompletionError("ctx.complete opens its own transaction; leave the one this thread is in first")
     task = run.task
     loop_ran = _watch_loop()
-    with engine.transaction() as tx:
+    with core.transaction() as tx:
         _open.owner = _current_task()
         try:
             held = store.tasks.still_running(tx.session, [task.id]).get(task.id)
@@ -89,11 +89,11 @@ def complete(engine: Engine, run: Run, outcome: Outcome) -> Iterator[Transaction
             transition = _lifecycle.settle(
                 task,
                 outcome,
-                engine.clock.now_ns(),
+                core.clock.now_ns(),
                 recurring=run.kind.recurring,
                 requested=held[1] != task.requests,
             )
-            store.tasks.settle(tx.session, [(task.id, transition)], engine.clock.now_ns())
+            store.tasks.settle(tx.session, [(task.id, transition)], core.clock.now_ns())
             for new in run.buffered:
                 tx.write(new)
             tx.dirty = True

@@ -21,6 +21,7 @@ from callboard._transaction import Transaction
 if TYPE_CHECKING:
     from loguru import Logger
 
+    from callboard._core import Core
     from callboard._engine import Engine
 
 T = TypeVar("T")
@@ -29,11 +30,11 @@ T = TypeVar("T")
 class TaskContext:
     """The second argument of every handler. It belongs to one run and is of no use after it."""
 
-    __slots__ = ("_engine", "_run")
+    __slots__ = ("_core", "_run")
 
-    def __init__(self, engine: Engine, run: Run) -> None:
+    def __init__(self, core: Core, run: Run) -> None:
         """Serve `run`; the engine makes these."""
-        self._engine = engine
+        self._core = core
         self._run = run
 
     @property
@@ -44,12 +45,12 @@ class TaskContext:
     @property
     def engine(self) -> Engine:
         """The engine that runs the task."""
-        return self._engine
+        return self._core.engine
 
     @property
     def clock(self) -> Clock:
         """The engine's clock; `ctx.clock.now_ns()` is the time."""
-        return self._engine.clock
+        return self._core.clock
 
     @property
     def cancelled(self) -> bool:
@@ -73,7 +74,7 @@ class TaskContext:
             ServiceMissingError: the host gave none; list the type in the kind's `requires`, so that the task
                 waits for a node that has it.
         """
-        return self._engine.service(service_type)
+        return self._core.service(service_type)
 
     def enqueue(
         self,
@@ -97,7 +98,7 @@ class TaskContext:
         """
         _completion.check_open(self._run)
         self._run.buffered.append(
-            self._engine.composer.compose(
+            self._core.composer.compose(
                 message,
                 not_before=not_before,
                 expires_after=expires_after,
@@ -123,5 +124,5 @@ class TaskContext:
             StaleRunError: the run no longer holds its row; nothing is committed.
             CompletionError: called twice, inside another transaction, awaited inside, or given no outcome.
         """
-        with _completion.complete(self._engine, self._run, Done() if outcome is None else outcome) as tx:
+        with _completion.complete(self._core, self._run, Done() if outcome is None else outcome) as tx:
             yield tx

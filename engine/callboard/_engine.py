@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
-import threading
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import peewee
 from google.protobuf.message import Message
 from loguru import logger
 
-from callboard import _completion, _lifecycle
+from callboard import _lifecycle, _process
 from callboard._actors.runtime import InlineRuntime, Runtime
 from callboard._clock import Clock, SystemClock
-from callboard._compose import Composer, revived
+from callboard._compose import revived
+from callboard._core import RUNNING, STOPPED, STOPPING, Core
 from callboard._group_state import GroupState
 from callboard._health import Health
-from callboard._kinds import KindRegistry, check_group_id
-from callboard._plugins import PluginHost
-from callboard._store.host_connection import session_on
-from callboard._store.session import Session
-from callboard._store.sqlite import SqliteStore, open_store
+from callboard._kinds import check_group_id
+from callboard._store.sqlite import open_store
 from callboard._task import DeadReason, DeadTask, Enqueued, EnqueueStatus, FinishedTask, Task
 from callboard._transaction import GroupHandle, Transaction
-from callboard.errors import ConfigurationError, EngineStateError, ServiceMissingError
+from callboard.errors import ConfigurationError, EngineStateError
 
 T = TypeVar("T")
 
@@ -40,8 +33,6 @@ DEFAULT_WORKERS = 32
 
 DEFAULT_DEAD_RETENTION = timedelta(days=30)
 """How long dead tasks are kept by default."""
-
-_UNSTARTED, _RUNNING, _STOPPING, _STOPPED = "unstarted", "running", "stopping", "stopped"
 
 
 class Engine:
@@ -84,24 +75,24 @@ class Engine:
             raise ConfigurationError(f"workers must be a whole number of at least 1, not {workers!r}")
         if dead_retention is not None and dead_retention < timedelta(0):
             raise ConfigurationError(f"dead_retention must not be negative, not {dead_retention!r}")
-        self.store: SqliteStore = open_store(database, synchronous)
-        self.clock: Clock = SystemClock() if clock is None else clock
-        self.dead_retention = dead_retention
-        self._services = dict(services or {})
+        self._core = Core(
+            self,
+            open_store(database, synchronous),
+            SystemClock() if clock is None else clock,
+            plugins,
+            services or {},
+            dead_retention,
+        )
         self._workers = workers
         self._execute = execute
-        self.registry = KindRegistry(self._services)
-        self.plugins = PluginHost(plugins, self.registry)
-        self.composer = Composer(self.registry, self.clock)
-        self.recurring_kinds: frozenset[str] = frozenset()
-        self._lock = threading.RLock()
-        self._state = _UNSTARTED
-        self._loaded = False
-        self._prepared = False
         self._greeted = False
-        self._runtime: Runtime | None = None
         self._node_id = 0
-        _engines.add(self)
+        _process.watch(self)
+
+    @property
+    def clock(self) -> Clock:
+        """The source of time; `engine.clock.now_ns()` is now."""
+        return self._core.clock
 
     # Lifecycle
 
@@ -118,24 +109,24 @@ class Engine:
         self._start(None)
 
     def _start(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        with self._lock:
-            self._ready()
-            if self._state == _RUNNING:
+        with self._core.lock:
+            self._core.ready()
+            if self._core.state == RUNNING:
                 return
-            if self._state == _STOPPING:
+            if self._core.state == STOPPING:
                 raise EngineStateError("this engine is being stopped; make a new Engine")
             if self._execute:
-                self.store.acquire_execution()
+                self._core.store.acquire_execution()
                 try:
                     self._enter()
-                    self._runtime = Runtime(self, self._node_id, self._workers, loop)
-                    self._runtime.start()
+                    self._core.running = Runtime(self._core, self._node_id, self._workers, loop)
+                    self._core.running.start()
                 except BaseException:
-                    self._runtime = None
-                    self.store.release_execution()
+                    self._core.running = None
+                    self._core.store.release_execution()
                     raise
-            self._state = _RUNNING
-            _started.add(self)
+            self._core.state = RUNNING
+            _process.started(self)
 
     def stop(self, timeout: float | timedelta | None = 30.0) -> bool:
         """Stop claiming, wait for running tasks, hand back unstarted ones; the engine cannot start again.
@@ -149,25 +140,25 @@ class Engine:
             Whether every task had ended in time.
         """
         timeout_s = _seconds(timeout)
-        with self._lock:
-            state, runtime = self._state, self._runtime
-            if state in (_STOPPING, _STOPPED):
+        with self._core.lock:
+            state, runtime = self._core.state, self._core.running
+            if state in (STOPPING, STOPPED):
                 return True
             # Handlers that are still running may go on calling the engine until they have ended.
-            self._state = _STOPPING
-            _started.discard(self)
+            self._core.state = STOPPING
+            _process.ended(self)
         try:
             ended = runtime is None or runtime.stop(timeout_s)
             if runtime is not None and ended:
-                with self.store.transaction() as session:
-                    self.store.remove_node(session, self._node_id)
+                with self._core.store.transaction() as session:
+                    self._core.store.remove_node(session, self._node_id)
         finally:
-            self._state, self._runtime = _STOPPED, None
+            self._core.state, self._core.running = STOPPED, None
         if ended:
-            self.store.release_execution()
+            self._core.store.release_execution()
         else:
             logger.warning("stopped while tasks were still running; they run again when an engine next starts")
-        self.store.close()
+        self._core.store.close()
         return ended
 
     def __enter__(self) -> Self:
@@ -198,10 +189,7 @@ class Engine:
         Raises:
             StoreError: the database cannot be used; it has not been changed.
         """
-        self._check_usable()
-        done = self.store.prepare(self.clock.now_ns())
-        self._prepared = True
-        return done
+        return self._core.migrate()
 
     def run_due(self) -> int:
         """Run what is due now, and what that makes due, on this thread; return how many handlers were called.
@@ -211,23 +199,21 @@ class Engine:
             KeyboardInterrupt: the user interrupted a handler; its task is handed back un-attempted.
             StoreError: the database cannot be used, or another engine executes its tasks.
         """
-        with self._lock:
-            self._ready()
-            if self._state == _RUNNING or not self._execute:
+        with self._core.lock:
+            self._core.ready()
+            if self._core.state == RUNNING or not self._execute:
                 raise EngineStateError("run_due is for an engine that is not started and not execute=False")
-            self.store.acquire_execution()
+            self._core.store.acquire_execution()
             try:
                 first = not self._greeted
                 self._enter()
-                return InlineRuntime(self, self._node_id).run(reconcile=first)
+                return InlineRuntime(self._core, self._node_id).run(reconcile=first)
             finally:
-                self.store.release_execution()
+                self._core.store.release_execution()
 
     def wake(self) -> None:
         """Have the table read now; needed only after a commit on a connection that has no commit hook."""
-        runtime = self._runtime
-        if runtime is not None:
-            runtime.wake()
+        self._core.wake()
 
     def wait_idle(self, timeout: float | timedelta | None = None) -> bool:
         """Wait until nothing this node can run is due or running and all outcomes are committed.
@@ -243,7 +229,7 @@ class Engine:
         Raises:
             EngineStateError: the engine is not started, or does not execute.
         """
-        runtime = self._runtime
+        runtime = self._core.running
         if runtime is None:
             raise EngineStateError("wait_idle is for a started engine that executes tasks")
         return runtime.wait_idle(_seconds(timeout))
@@ -284,7 +270,7 @@ class Engine:
             StoreError: the database refused; nothing was written.
             EngineStateError: the engine has been stopped.
         """
-        with self._transaction(connection) as tx:
+        with self._core.transaction(connection) as tx:
             return tx.enqueue(
                 message,
                 not_before=not_before,
@@ -310,7 +296,7 @@ class Engine:
             StoreError: the database refused; none is written.
             EngineStateError: the engine has been stopped.
         """
-        with self._transaction(connection) as tx:
+        with self._core.transaction(connection) as tx:
             return tx.enqueue_many(messages, origin=origin, allow_unknown=allow_unknown)
 
     async def aenqueue(self, message: Message, **options: Any) -> Enqueued:
@@ -325,21 +311,8 @@ class Engine:
             StoreError: the database refused.
             EngineStateError: the engine has been stopped.
         """
-        with self._transaction(None) as tx:
+        with self._core.transaction() as tx:
             yield tx
-
-    @contextmanager
-    def _transaction(self, connection: Any) -> Iterator[Transaction]:
-        self._ready(connects=connection is None)
-        _completion.check_thread()
-        opened = self.store.transaction() if connection is None else session_on(connection)
-        with opened as session:
-            tx = Transaction(self, session)
-            yield tx
-            if tx.dirty:
-                session.after_commit(self.wake)
-            if tx.died:
-                session.after_commit(partial(self._tell_died, tx.died))
 
     def group(self, group_id: bytes) -> GroupHandle:
         """Return a handle on one group's rows; each of its calls is a transaction, or joins the one open here.
@@ -347,7 +320,7 @@ class Engine:
         Raises:
             ConfigurationError: the id is empty or longer than 255 bytes.
         """
-        return GroupHandle(check_group_id(group_id), self.store.groups, self.transaction, self._reading)
+        return GroupHandle(check_group_id(group_id), self._core.store.groups, self.transaction, self._core.reading)
 
     def groups(
         self,
@@ -368,8 +341,8 @@ class Engine:
         page = 500
         after = b""
         while True:
-            with self._reading() as session:
-                ids = self.store.groups.matching(
+            with self._core.reading() as session:
+                ids = self._core.store.groups.matching(
                     session,
                     pending=pending,
                     member=member,
@@ -378,7 +351,7 @@ class Engine:
                     after=after,
                     limit=page,
                 )
-                found = [self.store.groups.state(session, group_id) for group_id in ids]
+                found = [self._core.store.groups.state(session, group_id) for group_id in ids]
             yield from (state for state in found if state is not None)
             if len(ids) < page:
                 return
@@ -395,7 +368,7 @@ class Engine:
         Returns:
             Whether there was such a task.
         """
-        with self._transaction(None) as tx:
+        with self._core.transaction() as tx:
             return tx.pull_in(msg_or_key, not_later_than_ns=not_later_than_ns)
 
     def cancel(self, task_id: int) -> bool:
@@ -406,16 +379,14 @@ class Engine:
         Returns:
             Whether there was such a task.
         """
-        with self._transaction(None) as tx:
-            task = self.store.tasks.by_id(tx.session, task_id)
+        with self._core.transaction() as tx:
+            task = self._core.store.tasks.by_id(tx.session, task_id)
             if task is None:
                 return False
             burial = _lifecycle.Bury(DeadReason.CANCELLED, task.attempts, task.last_error)
-            self.store.tasks.bury(tx.session, [(task_id, burial)], self.clock.now_ns())
+            self._core.store.tasks.bury(tx.session, [(task_id, burial)], self._core.clock.now_ns())
             tx.died.append(FinishedTask(task, None, DeadReason.CANCELLED))
-            runtime = self._runtime
-            if runtime is not None:
-                tx.session.after_commit(lambda: runtime.cancel(task_id))
+            tx.session.after_commit(lambda: self._core.cancel(task_id))
             return True
 
     def retry_dead(self, dead_id: int) -> Enqueued | None:
@@ -424,13 +395,13 @@ class Engine:
         Returns:
             As `enqueue` does; `conflict` leaves the dead task where it is. `None` when there is none.
         """
-        with self._transaction(None) as tx:
-            dead = self.store.tasks.dead_by_id(tx.session, dead_id)
+        with self._core.transaction() as tx:
+            dead = self._core.store.tasks.dead_by_id(tx.session, dead_id)
             if dead is None:
                 return None
-            answer = tx.write(revived(dead, self.clock.now_ns()))
+            answer = tx.write(revived(dead, self._core.clock.now_ns()))
             if answer.status != EnqueueStatus.CONFLICT:
-                self.store.tasks.forget_dead(tx.session, dead_id)
+                self._core.store.tasks.forget_dead(tx.session, dead_id)
             return answer
 
     def publish(self, event: object) -> bool:
@@ -439,11 +410,11 @@ class Engine:
         Returns:
             `False` when too many events wait: this one is dropped, and every plugin reconciles instead.
         """
-        self._ready()
-        runtime = self._runtime
+        self._core.ready()
+        runtime = self._core.running
         if runtime is None:
-            for hook in self.plugins.hooks("callboard_event"):
-                self.plugins.call(hook, engine=self, event=event)
+            for hook in self._core.plugins.hooks("callboard_event"):
+                self._core.plugins.call(hook, engine=self, event=event)
             return True
         kept = runtime.hooks.publish(event)
         if not kept:
@@ -452,9 +423,7 @@ class Engine:
 
     def request_reconcile(self, reason: str) -> None:
         """Have every plugin reconcile soon; an engine that is not started does so when it starts."""
-        runtime = self._runtime
-        if runtime is not None:
-            runtime.hooks.want_reconcile(reason)
+        self._core.want_reconcile(reason)
 
     # Reading
 
@@ -468,20 +437,20 @@ class Engine:
         after_id: int = 0,
     ) -> list[Task]:
         """Return live tasks in the order of their ids; page with `after_id`."""
-        self._ready()
-        return self.store.list_tasks(kind, group_id, state, limit, after_id)
+        self._core.ready()
+        return self._core.store.list_tasks(kind, group_id, state, limit, after_id)
 
     def task(self, task_id: int) -> Task | None:
         """Return one live task."""
-        with self._reading() as session:
-            return self.store.tasks.by_id(session, task_id)
+        with self._core.reading() as session:
+            return self._core.store.tasks.by_id(session, task_id)
 
     def dead_tasks(
         self, *, kind: str | None = None, group_id: bytes | None = None, limit: int = 1_000, after_id: int = 0
     ) -> list[DeadTask]:
         """Return dead tasks in the order of their ids; page with `after_id`."""
-        self._ready()
-        return self.store.list_dead(kind, group_id, limit, after_id)
+        self._core.ready()
+        return self._core.store.list_dead(kind, group_id, limit, after_id)
 
     def service(self, service_type: type[T]) -> T:
         """Return the host's service of this type.
@@ -489,22 +458,17 @@ class Engine:
         Raises:
             ServiceMissingError: the host gave none.
         """
-        if service_type not in self._services:
-            name = service_type.__name__
-            raise ServiceMissingError(
-                f"no service of type {name}: Engine(..., services={{{name}: ...}}) gives one"
-            )
-        return cast(T, self._services[service_type])
+        return self._core.service(service_type)
 
     def health(self) -> Health:
         """Return what an operator asks first. It reads no database and needs no start."""
-        runtime = self._runtime
-        missing = {kind.name: self.registry.missing_services(kind) for kind, _ in self.registry}
+        runtime = self._core.running
+        missing = {kind.name: self._core.registry.missing_services(kind) for kind, _ in self._core.registry}
         return Health(
-            state=self._state,
-            database=self.store.where,
+            state=self._core.state,
+            database=self._core.store.where,
             database_error=None if runtime is None else runtime.actor.store_error,
-            plugins=list(self.plugins.health.values()),
+            plugins=list(self._core.plugins.health.values()),
             missing_services={kind: [each.__name__ for each in types] for kind, types in missing.items() if types},
             running=0 if runtime is None else len(runtime.workload.runs),
             overdue=[] if runtime is None else runtime.scheduler.watch.overdue(),
@@ -521,49 +485,22 @@ class Engine:
         Raises:
             PluginError: a plugin asked for by name is not installed.
         """
-        with self._lock:
-            if self._loaded:
-                return
-            self.plugins.load(self)
-            self.recurring_kinds = frozenset(kind.name for kind, _ in self.registry if kind.recurring)
-            self._loaded = True
-
-    def _check_usable(self) -> None:
-        if self._state == _STOPPED:
-            raise EngineStateError("this engine has been stopped; make a new Engine")
-
-    def _ready(self, *, connects: bool = True) -> None:
-        self._check_usable()
-        if not self._loaded:
-            self.load_plugins()
-        if connects and not self._prepared:
-            with self._lock:
-                self.store.prepare(self.clock.now_ns())
-                self._prepared = not self.store.in_transaction()
-
-    def _tell_died(self, died: list[FinishedTask]) -> None:
-        runtime = self._runtime
-        if runtime is not None:
-            runtime.tell_died(died)
-
-    @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        self._ready()
-        with self.store.reading() as session:
-            yield session
+        self._core.load_plugins()
 
     def _enter(self) -> None:
         """Become the node that executes: its row, and each plugin's start."""
         from importlib.metadata import version  # here, as in _plugins: slow to import
 
-        kinds = ",".join(sorted(self.registry.runnable))
-        with self.store.transaction() as session:
-            self._node_id = self.store.add_node(session, version("callboard"), kinds, self.clock.now_ns())
+        kinds = ",".join(sorted(self._core.registry.runnable))
+        with self._core.store.transaction() as session:
+            self._node_id = self._core.store.add_node(
+                session, version("callboard"), kinds, self._core.clock.now_ns()
+            )
         if self._greeted:
             return
         self._greeted = True
-        for kind, plugin in self.registry:
-            for missing in self.registry.missing_services(kind):
+        for kind, plugin in self._core.registry:
+            for missing in self._core.registry.missing_services(kind):
                 name = missing.__name__
                 logger.warning(
                     "tasks of kind {} (plugin {}) are left to other nodes: no {} here; give"
@@ -573,37 +510,13 @@ class Engine:
                     name,
                     name,
                 )
-        for hook in self.plugins.hooks("callboard_startup"):
-            self.plugins.call(hook, engine=self)
+        for hook in self._core.plugins.hooks("callboard_startup"):
+            self._core.plugins.call(hook, engine=self)
 
     def _after_fork(self) -> None:
-        """Be an unstarted engine in a forked child: the threads are gone, the connections are the parent's."""
-        self._lock = threading.RLock()
-        self._runtime = None
-        if self._state == _RUNNING:
-            self._state = _UNSTARTED
+        """Be unstarted in a forked child, whatever the parent's engine is."""
         self._greeted = False
-        self.store.forget()
-
-
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-_started: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for engine in list(_engines):
-        engine._after_fork()
-    _started.clear()
-
-
-def _exiting() -> None:
-    for engine in list(_started):
-        engine.stop(timeout=0)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
-atexit.register(_exiting)
+        self._core.forget()
 
 
 def _seconds(timeout: float | timedelta | None) -> float | None:

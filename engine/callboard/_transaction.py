@@ -27,6 +27,7 @@ from callboard.events import (
 )
 
 if TYPE_CHECKING:
+    from callboard._core import Core
     from callboard._engine import Engine
 
 
@@ -34,17 +35,22 @@ class Transaction:
     """What `Engine.transaction` and `TaskContext.complete` yield, and what group-event hooks get.
 
     Attributes:
-        engine: the engine that it belongs to.
+        core: the parts of the engine that it belongs to.
         dirty: whether something was written that the scheduler should look at.
         died: tasks that moved to the dead-task table in it.
     """
 
-    def __init__(self, engine: Engine, session: Session) -> None:
+    def __init__(self, core: Core, session: Session) -> None:
         """Write through `session`; the engine makes these."""
-        self.engine = engine
+        self.core = core
         self.session = session
         self.dirty = False
         self.died: list[FinishedTask] = []
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that the transaction belongs to."""
+        return self.core.engine
 
     @property
     def connection(self) -> Any:
@@ -63,7 +69,7 @@ class Transaction:
         allow_unknown: bool = False,
     ) -> Enqueued:
         """Enqueue in this transaction; see `Engine.enqueue`."""
-        new = self.engine.composer.compose(
+        new = self.core.composer.compose(
             message,
             not_before=not_before,
             expires_after=expires_after,
@@ -77,16 +83,16 @@ class Transaction:
     def write(self, new: NewTask) -> Enqueued:
         """Enqueue a row that has been composed."""
         self.dirty = True
-        return self.engine.store.tasks.enqueue(self.session, new, self.engine.recurring_kinds, self.died)
+        return self.core.store.tasks.enqueue(self.session, new, self.core.recurring_kinds, self.died)
 
     def enqueue_many(
         self, messages: Iterable[Message], *, origin: str | None = None, allow_unknown: bool = False
     ) -> list[Enqueued]:
         """Enqueue many messages in this transaction; see `Engine.enqueue_many`."""
-        compose = self.engine.composer.compose
+        compose = self.core.composer.compose
         new = [compose(message, origin=origin, allow_unknown=allow_unknown) for message in messages]
         self.dirty = True
-        return self.engine.store.tasks.enqueue_many(self.session, new, self.engine.recurring_kinds, self.died)
+        return self.core.store.tasks.enqueue_many(self.session, new, self.core.recurring_kinds, self.died)
 
     def pull_in(self, msg_or_key: Message | str | bytes, *, not_later_than_ns: int) -> bool:
         """Lower a live task's deadline in this transaction; see `Engine.pull_in`."""
@@ -95,16 +101,16 @@ class Transaction:
         elif isinstance(msg_or_key, bytes):
             identities = [msg_or_key]
         else:
-            identities = [_codec.keyed_identity(kind.name, msg_or_key) for kind, _ in self.engine.registry]
+            identities = [_codec.keyed_identity(kind.name, msg_or_key) for kind, _ in self.core.registry]
         self.dirty = True
-        lower = self.engine.store.tasks.pull_in
+        lower = self.core.store.tasks.pull_in
         return any([lower(self.session, identity, not_later_than_ns) for identity in identities])
 
     def group(self, group_id: bytes) -> GroupHandle:
         """Return a handle whose calls belong to this transaction."""
         return GroupHandle(
             check_group_id(group_id),
-            self.engine.store.groups,
+            self.core.store.groups,
             lambda: nullcontext(self),
             lambda: nullcontext(self.session),
         )
@@ -147,7 +153,7 @@ class GroupHandle:
         who, ranks = _inboxes(members), _inboxes(super_admins)
         _check_consent(consent)
         with self._transaction() as tx:
-            now_ns = tx.engine.clock.now_ns()
+            now_ns = tx.core.clock.now_ns()
             self._groups.created(tx.session, self.group_id, own_inbox_id, who, ranks, consent, now_ns)
             self._announce(tx, GroupCreated(self.group_id))
 
@@ -174,7 +180,7 @@ class GroupHandle:
                 added=event.added,
                 promoted=event.promoted,
                 demoted=event.demoted,
-                active_at_ns=tx.engine.clock.now_ns(),
+                active_at_ns=tx.core.clock.now_ns(),
             )
             self._announce(tx, event)
 
@@ -186,7 +192,7 @@ class GroupHandle:
         """
         check_inbox_id(inbox_id)
         with self._transaction() as tx:
-            now_ns = tx.engine.clock.now_ns()
+            now_ns = tx.core.clock.now_ns()
             if not self._groups.leave_requested(tx.session, self.group_id, inbox_id, message_id, now_ns):
                 return False
             self._announce(tx, LeaveRequested(self.group_id, inbox_id, message_id))
@@ -215,7 +221,7 @@ class GroupHandle:
     def active(self, at_ns: int | None = None) -> None:
         """Say when the group was last active, in nanoseconds since the epoch; now by default."""
         with self._transaction() as tx:
-            at = tx.engine.clock.now_ns() if at_ns is None else at_ns
+            at = tx.core.clock.now_ns() if at_ns is None else at_ns
             self._groups.set_active(tx.session, self.group_id, at)
 
     def state(self) -> GroupState | None:
@@ -225,13 +231,13 @@ class GroupHandle:
 
     def _announce(self, tx: Transaction, event: GroupEvent) -> None:
         """Call each plugin's hook; one that raises loses its own writes only, and a reconcile makes up."""
-        host = tx.engine.plugins
+        host = tx.core.plugins
         for hook in host.hooks("callboard_group_event"):
             tx.session.run("SAVEPOINT callboard_hook")
             succeeded, _ = host.call(hook, tx=tx, event=event)
             if not succeeded:
                 tx.session.run("ROLLBACK TO callboard_hook")
-                reconcile = partial(tx.engine.request_reconcile, "hook")
+                reconcile = partial(tx.core.want_reconcile, "hook")
                 if not tx.session.after_commit(reconcile):
                     reconcile()
             tx.session.run("RELEASE callboard_hook")

@@ -214,4 +214,4 @@ def test_a_hook_that_nobody_implements_costs_no_call(
         assert engine.wait_idle(WAIT_S)
 
     assert called == ["callboard_task_kinds", *implements]
-    assert all(engine.plugins.hooks(hook) == [] for hook in DOCUMENTED.keys() - {*called})
+    assert all(engine._core.plugins.hooks(hook) == [] for hook in DOCUMENTED.keys() - {*called})

@@ -16,7 +16,7 @@ from callboard._task import DeadReason, Task
 from callboard.errors import UnknownPayloadError
 
 if TYPE_CHECKING:
-    from callboard._engine import Engine
+    from callboard._core import Core
     from callboard._store.session import Session
 
 BATCH = 512
@@ -62,10 +62,10 @@ class Claim:
         more: whether another pass may have something to do at once, or must find out when the next one has.
     """
 
-    def __init__(self, engine: Engine, workload: Workload, memory: Memory, session: Session, now_ns: int) -> None:
-        """Claim for `engine`, no more than `workload` has room for."""
-        self._runnable = engine.registry.runnable
-        self._tasks = engine.store.tasks
+    def __init__(self, core: Core, workload: Workload, memory: Memory, session: Session, now_ns: int) -> None:
+        """Claim for `core`, no more than `workload` has room for."""
+        self._runnable = core.registry.runnable
+        self._tasks = core.store.tasks
         self._workload = workload
         self._memory = memory
         self._session = session

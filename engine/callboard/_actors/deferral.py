@@ -10,7 +10,7 @@ from callboard._lifecycle import Bury
 from callboard._task import DeadReason, FinishedTask
 
 if TYPE_CHECKING:
-    from callboard._engine import Engine
+    from callboard._core import Core
     from callboard._store.session import Session
 
 
@@ -31,15 +31,15 @@ class Heads(NamedTuple):
 class Deferral:
     """The deferred rows as one node sees them."""
 
-    def __init__(self, engine: Engine, memory: Memory) -> None:
+    def __init__(self, core: Core, memory: Memory) -> None:
         """Look after them for `engine`."""
-        self._engine = engine
+        self._core = core
         self._memory = memory
         self.may_have_changed = True
 
     def read(self, session: Session) -> Heads:
         """Read the earliest deadlines."""
-        tasks = self._engine.store.tasks
+        tasks = self._core.store.tasks
         expiry_ns = tasks.deferred_expiry_ns(session)
         return Heads(
             tasks.heads(session), tasks.deferred_heads(session), NEVER_NS if expiry_ns is None else expiry_ns
@@ -47,7 +47,7 @@ class Deferral:
 
     def concerns(self, heads: Heads, now_ns: int) -> bool:
         """Return whether `tend` has something to do; deferred kinds are looked at anew when others wrote."""
-        runnable = self._engine.registry.runnable
+        runnable = self._core.registry.runnable
         mine = [at_ns for kind, at_ns in heads.deferred.items() if kind in runnable]
         concerned = bool(mine) and (self.may_have_changed or min(mine) <= now_ns)
         self.may_have_changed = False
@@ -55,8 +55,8 @@ class Deferral:
 
     def tend(self, session: Session, heads: Heads, now_ns: int) -> list[FinishedTask]:
         """Take up and bury, a bounded number each; return what died."""
-        tasks = self._engine.store.tasks
-        mine = [kind for kind in heads.deferred if kind in self._engine.registry.runnable]
+        tasks = self._core.store.tasks
+        mine = [kind for kind in heads.deferred if kind in self._core.registry.runnable]
         if mine:
             taken = tasks.take_up(session, mine, self._memory.undecodable, now_ns, SET_ASIDE_BATCH)
             self.may_have_changed = taken == SET_ASIDE_BATCH

@@ -16,7 +16,7 @@ from callboard._plugins import PluginHook
 from callboard._retry import DEFAULT_POLICY, backoff_ns
 
 if TYPE_CHECKING:
-    from callboard._engine import Engine
+    from callboard._core import Core
 
 MAX_EVENTS = 1_000
 """Events that may wait for the plugins; more are dropped, and one reconcile makes up for them (rule 19)."""
@@ -33,9 +33,9 @@ class HookActor(PooledActor):
 class HookCaller:
     """The hooks that run on the pool, and what of them is still to come."""
 
-    def __init__(self, engine: Engine, dispatcher: Dispatcher, wake: Callable[[], None]) -> None:
-        """Call the hooks of `engine`; `wake` tells the scheduler that one has ended."""
-        self._engine = engine
+    def __init__(self, core: Core, dispatcher: Dispatcher, wake: Callable[[], None]) -> None:
+        """Call the hooks of `core`; `wake` tells the scheduler that one has ended."""
+        self._core = core
         self._wake = wake
         self._lock = threading.Lock()
         self._events: deque[Any] = deque()
@@ -48,7 +48,7 @@ class HookCaller:
 
     def publish(self, event: object) -> bool:
         """Have plugins told of `event`; `False` when it was dropped because too many wait."""
-        hooks = self._engine.plugins.hooks("callboard_event")
+        hooks = self._core.plugins.hooks("callboard_event")
         if not hooks:
             return True
         with self._lock:
@@ -61,7 +61,7 @@ class HookCaller:
 
     def tell_finished(self, finished: list[Any]) -> None:
         """Have plugins told of tasks that ended."""
-        hooks = self._engine.plugins.hooks("callboard_tasks_finished")
+        hooks = self._core.plugins.hooks("callboard_tasks_finished")
         if hooks:
             with self._lock:
                 self._outstanding += 1
@@ -70,14 +70,14 @@ class HookCaller:
     def want_reconcile(self, reason: str) -> None:
         """Have every plugin reconcile, soon."""
         with self._lock:
-            for hook in self._engine.plugins.hooks("callboard_reconcile"):
+            for hook in self._core.plugins.hooks("callboard_reconcile"):
                 self._wanted.setdefault(hook.plugin, (reason, 0, 0))
         self._wake()
 
     def start_due(self, now_ns: int) -> None:
         """Start the reconciles that are due."""
         with self._lock:
-            for hook in self._engine.plugins.hooks("callboard_reconcile"):
+            for hook in self._core.plugins.hooks("callboard_reconcile"):
                 wanted = self._wanted.get(hook.plugin)
                 if wanted is None or wanted[2] > now_ns or hook.plugin in self._running:
                     continue
@@ -104,24 +104,24 @@ class HookCaller:
     def _tell_event(self) -> None:
         with self._lock:
             event = self._events.popleft()
-        self._call_all(self._engine.plugins.hooks("callboard_event"), event=event)
+        self._call_all(self._core.plugins.hooks("callboard_event"), event=event)
 
     def _call_all(self, hooks: list[PluginHook], **arguments: Any) -> None:
         for hook in hooks:
-            wanted = {"engine": self._engine, **arguments}
-            self._engine.plugins.call(hook, **wanted)
+            wanted = {"engine": self._core.engine, **arguments}
+            self._core.plugins.call(hook, **wanted)
         with self._lock:
             self._outstanding -= 1
         self._wake()
 
     def _reconcile(self, hook: PluginHook, reason: str, failures: int) -> None:
-        succeeded, _ = self._engine.plugins.call(hook, engine=self._engine, reason=reason)
+        succeeded, _ = self._core.plugins.call(hook, engine=self._core.engine, reason=reason)
         with self._lock:
             self._running.discard(hook.plugin)
             if not succeeded:
                 retry = DEFAULT_POLICY
                 wait_ns = backoff_ns(failures + 1, retry.initial_ns, retry.factor, retry.cap_ns)
-                at_ns = self._engine.clock.now_ns() + wait_ns
+                at_ns = self._core.clock.now_ns() + wait_ns
                 self._wanted.setdefault(hook.plugin, (reason, failures + 1, at_ns))
                 logger.info("reconcile of plugin {} is tried again in {:.0f} s", hook.plugin, wait_ns / 1e9)
         self._wake()

@@ -98,6 +98,8 @@ class SchedulerActor(pykka.ThreadingActor):
 
     def on_receive(self, message: Any) -> None:
         """Handle one message and let nothing out, since Pykka would end the actor for good."""
+        if isinstance(message, Wake):
+            self._woken = False  # before anything can fail, or no wake would ever be sent again
         try:
             if not self._connected:
                 self._resources.enter_context(self._store.thread())
@@ -116,7 +118,6 @@ class SchedulerActor(pykka.ThreadingActor):
     def _handle(self, message: Any) -> None:
         match message:
             case Wake():
-                self._woken = False
                 self._step()
             case Ring():
                 self._ring()

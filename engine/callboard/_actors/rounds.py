@@ -10,7 +10,7 @@ from callboard._actors.hooks import HookCaller
 from callboard._clock import nanoseconds
 
 if TYPE_CHECKING:
-    from callboard._engine import Engine
+    from callboard._core import Core
 
 INTERVAL_NS = nanoseconds(timedelta(hours=6))
 _JITTER = 0.1  # of the interval, so that a fleet started together does not come together
@@ -24,19 +24,19 @@ class Rounds:
         deadline_ns: when this node looks next.
     """
 
-    def __init__(self, engine: Engine, hooks: HookCaller) -> None:
+    def __init__(self, core: Core, hooks: HookCaller) -> None:
         """Look for the first time one interval from now."""
-        self._engine = engine
+        self._core = core
         self._hooks = hooks
         self.deadline_ns = self._next_ns()
 
     def make(self) -> None:
         """Take the turn if it is this node's; does nothing before `deadline_ns`."""
-        now_ns = self._engine.clock.now_ns()
+        now_ns = self._core.clock.now_ns()
         if now_ns < self.deadline_ns:
             return
         self.deadline_ns = self._next_ns()
-        store = self._engine.store
+        store = self._core.store
         with store.transaction() as session:
             mine = store.take_turn(session, "rounds", now_ns, INTERVAL_NS)
         if mine:
@@ -45,15 +45,15 @@ class Rounds:
 
     def prune(self) -> None:
         """Delete dead tasks that have been kept for the retention period."""
-        retention = self._engine.dead_retention
+        retention = self._core.dead_retention
         if retention is None:
             return
-        store = self._engine.store
-        before_ns = self._engine.clock.now_ns() - nanoseconds(retention)
+        store = self._core.store
+        before_ns = self._core.clock.now_ns() - nanoseconds(retention)
         pruned = _PRUNE_BATCH
         while pruned == _PRUNE_BATCH:
             with store.transaction() as session:
                 pruned = store.tasks.prune_dead(session, before_ns, _PRUNE_BATCH)
 
     def _next_ns(self) -> int:
-        return self._engine.clock.now_ns() + int(INTERVAL_NS * random.uniform(1, 1 + _JITTER))
+        return self._core.clock.now_ns() + int(INTERVAL_NS * random.uniform(1, 1 + _JITTER))

@@ -17,7 +17,7 @@ from callboard._run import Run
 from callboard.errors import ServiceUnavailable, StaleRunError
 
 if TYPE_CHECKING:
-    from callboard._engine import Engine
+    from callboard._core import Core
 
 MAX_ERROR_CHARS = 8_000
 """How much of a traceback is kept in `last_error`: where it starts and how it ends."""
@@ -29,17 +29,17 @@ class Runner:
     """Run claimed tasks, each once, and hand the ended runs to `deliver`."""
 
     def __init__(
-        self, engine: Engine, deliver: Callable[[Run], None], loop: HandlerLoop, *, interruptible: bool
+        self, core: Core, deliver: Callable[[Run], None], loop: HandlerLoop, *, interruptible: bool
     ) -> None:
-        """Run for `engine`.
+        """Run for `core`.
 
         Args:
-            engine: what handlers see as `ctx.engine`.
+            core: the engine's, for handlers' contexts.
             deliver: takes each run once it has ended.
             loop: where coroutines run.
             interruptible: whether a `KeyboardInterrupt` on the main thread is the user's, not the handler's.
         """
-        self._engine = engine
+        self._core = core
         self._deliver = deliver
         self._loop = loop
         self._interruptible = interruptible
@@ -51,7 +51,7 @@ class Runner:
         """Run a task; return whether it has ended, else `then` is called when it does."""
         # Begun before the flag is read: whoever sets the flag and then finds a run not begun knows that it
         # never will be.
-        run.started_ns = self._engine.clock.monotonic_ns()
+        run.started_ns = self._core.clock.monotonic_ns()
         if self.stopping or run.cancelled:
             run.started_ns = 0
             run.result = "dropped" if run.cancelled else "handed back"
@@ -62,7 +62,7 @@ class Runner:
             return self._start_coroutine(run, then)
         run.thread_id = threading.get_ident()
         try:
-            run.result = _outcome(run.kind.handler(run.message, TaskContext(self._engine, run)))
+            run.result = _outcome(run.kind.handler(run.message, TaskContext(self._core, run)))
         except BaseException as error:
             if self._is_users(error):
                 # Not raised from here: Pykka would stop every actor of the process.
@@ -90,7 +90,7 @@ class Runner:
     async def _await(self, run: Run) -> Outcome | Failure:
         try:
             handler: Any = run.kind.handler
-            return _outcome(await handler(run.message, TaskContext(self._engine, run)))
+            return _outcome(await handler(run.message, TaskContext(self._core, run)))
         except (KeyboardInterrupt, SystemExit) as error:
             return _failure(error)  # asyncio would let it out of the loop, which is the host's or other handlers'
 

@@ -22,25 +22,23 @@ from callboard._actors.workload import Workload
 from callboard._task import FinishedTask
 
 if TYPE_CHECKING:
-    from callboard._engine import Engine
+    from callboard._core import Core
 
 
 class _Parts:
     """What both ways to run tasks are made of."""
 
-    def __init__(
-        self, engine: Engine, node_id: int, workers: int, dispatcher: Dispatcher, loop: HandlerLoop
-    ) -> None:
-        self.engine = engine
+    def __init__(self, core: Core, node_id: int, workers: int, dispatcher: Dispatcher, loop: HandlerLoop) -> None:
+        self.core = core
         self.node_id = node_id
         self.loop = loop
         self.workload = Workload(workers)
         self.outbox = Outbox(self.wake, self.wake_within)
-        self.runner = Runner(engine, self.outbox.put, loop, interruptible=isinstance(dispatcher, InlineDispatcher))
-        self.router = Router(engine.store, dispatcher, self.runner, self.workload.is_idle)
-        self.hooks = HookCaller(engine, dispatcher, self.wake)
-        self.scheduler = Scheduler(engine, node_id, self.workload, self.router, self.outbox, self.hooks)
-        self.rounds = Rounds(engine, self.hooks)
+        self.runner = Runner(core, self.outbox.put, loop, interruptible=isinstance(dispatcher, InlineDispatcher))
+        self.router = Router(core.store, dispatcher, self.runner, self.workload.is_idle)
+        self.hooks = HookCaller(core, dispatcher, self.wake)
+        self.scheduler = Scheduler(core, node_id, self.workload, self.router, self.outbox, self.hooks)
+        self.rounds = Rounds(core, self.hooks)
 
     def wake(self) -> None:
         """Have the scheduler make a pass."""
@@ -49,6 +47,10 @@ class _Parts:
     def wake_within(self, seconds: float) -> None:
         """Have the scheduler make a pass within `seconds`."""
         raise AssertionError
+
+    def want_reconcile(self, reason: str) -> None:
+        """Have every plugin reconcile soon; called on any thread."""
+        self.hooks.want_reconcile(reason)
 
     def cancel(self, task_id: int) -> None:
         """Tell the run of a task, if there is one, that it has been cancelled."""
@@ -60,12 +62,12 @@ class _Parts:
 class Runtime(_Parts):
     """A started engine: threads, actors and the alarm."""
 
-    def __init__(self, engine: Engine, node_id: int, workers: int, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, core: Core, node_id: int, workers: int, loop: asyncio.AbstractEventLoop | None) -> None:
         """Prepare to run; `loop` is the host's, for coroutine handlers."""
         self.pool = ThreadPool(workers, "callboard")
-        super().__init__(engine, node_id, workers, self.pool, HandlerLoop(loop))
-        self._alarm = Alarm(engine.clock, self._ring, engine.store.poll_interval_s)
-        self.actor = SchedulerActor(engine.store, self.scheduler, self._alarm, self.rounds, self.hooks)
+        super().__init__(core, node_id, workers, self.pool, HandlerLoop(loop))
+        self._alarm = Alarm(core.clock, self._ring, core.store.poll_interval_s)
+        self.actor = SchedulerActor(core.store, self.scheduler, self._alarm, self.rounds, self.hooks)
 
     def start(self) -> None:
         """Take over what gone engines left, reconcile, and run."""
@@ -119,11 +121,11 @@ class Runtime(_Parts):
 class InlineRuntime(_Parts):
     """One pass over what is due now, on the caller's thread."""
 
-    def __init__(self, engine: Engine, node_id: int) -> None:
+    def __init__(self, core: Core, node_id: int) -> None:
         """Prepare to run; one task at a time, so there is one worker."""
         self._dispatcher = InlineDispatcher()
         self._woken = threading.Event()
-        super().__init__(engine, node_id, 1, self._dispatcher, HandlerLoop())
+        super().__init__(core, node_id, 1, self._dispatcher, HandlerLoop())
 
     def wake(self) -> None:
         """Note that an outcome has come."""

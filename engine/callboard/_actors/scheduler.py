@@ -26,7 +26,7 @@ from callboard._run import Run
 from callboard._task import FinishedTask
 
 if TYPE_CHECKING:
-    from callboard._engine import Engine
+    from callboard._core import Core
 
 
 class Scheduler:
@@ -40,32 +40,32 @@ class Scheduler:
 
     def __init__(
         self,
-        engine: Engine,
+        core: Core,
         node_id: int,
         workload: Workload,
         router: Router,
         outbox: Outbox,
         hooks: HookCaller,
     ) -> None:
-        """Schedule for `engine`, as the node `node_id`."""
-        self._engine = engine
+        """Schedule for `core`, as the node `node_id`."""
+        self._core = core
         self._node_id = node_id
         self._workload = workload
         self._router = router
         self._outbox = outbox
         self._hooks = hooks
         self._memory = Memory()
-        self._deferral = Deferral(engine, self._memory)
+        self._deferral = Deferral(core, self._memory)
         self._unsettled: list[Run] = []
         self._away: set[str] = set()
-        self.watch = Watch(engine, workload)
+        self.watch = Watch(core, workload)
         self.deadline_ns = NEVER_NS
         self.counters: Counter[str] = Counter(done=0, dead=0, failed=0, stale=0)
         self.stopping = False
 
     def prepare(self) -> None:
         """Take over the rows of engines that are gone, before the first pass."""
-        store = self._engine.store
+        store = self._core.store
         with store.transaction() as session:
             rescued = store.tasks.rescue(session)
         if rescued:
@@ -82,23 +82,23 @@ class Scheduler:
         Raises:
             StoreError: the database refused. Nothing is lost: the outcomes are kept for the next pass.
         """
-        now_ns = self._engine.clock.now_ns()
+        now_ns = self._core.clock.now_ns()
         self._unsettled += self._outbox.take()
         heads = {} if self.stopping else self._read(now_ns)
         runs, self._unsettled = self._unsettled, []
         for run in runs:
             self._workload.remove(run)
-        settlement = Settlement(self._engine, runs)
+        settlement = Settlement(self._core, runs)
         claim: Claim | None = None
         wants_claim = bool(heads) or (bool(self._workload.thirsty()) and not self.stopping)
         try:
             if runs or wants_claim:
-                store = self._engine.store
+                store = self._core.store
                 with store.transaction() if runs else store.claiming() as session:
                     if runs:
                         settlement.write(session, now_ns)
                     if wants_claim:
-                        claim = Claim(self._engine, self._workload, self._memory, session, now_ns)
+                        claim = Claim(self._core, self._workload, self._memory, session, now_ns)
                         claim.make(heads, self._node_id)
         except BaseException:
             if claim is not None:
@@ -123,15 +123,15 @@ class Scheduler:
     def hand_back_unstarted(self) -> None:
         """Make claimed rows pending again whose handlers have not begun, once nothing starts any more."""
         unstarted = [run for run in self._workload.runs.values() if run.started_ns == 0]
-        with self._engine.store.transaction() as session:
-            self._engine.store.tasks.hand_back(session, [run.task.id for run in unstarted])
+        with self._core.store.transaction() as session:
+            self._core.store.tasks.hand_back(session, [run.task.id for run in unstarted])
         for run in unstarted:
             run.cancelled = True
             self._workload.remove(run)
 
     def is_due(self) -> bool:
         """Return whether a pass has something to do, as far as the last one knew."""
-        return len(self._outbox) > 0 or self._engine.clock.now_ns() >= self.deadline_ns
+        return len(self._outbox) > 0 or self._core.clock.now_ns() >= self.deadline_ns
 
     def is_drained(self) -> bool:
         """Return whether nothing claimed is left and plugins were told of it, once nothing is claimed any more."""
@@ -139,13 +139,13 @@ class Scheduler:
 
     def is_idle(self) -> bool:
         """Return whether nothing that this node can run is due, running or waiting to be written."""
-        now_ns = self._engine.clock.now_ns()
+        now_ns = self._core.clock.now_ns()
         quiet = not self._workload.runs and not self._unsettled and len(self._outbox) == 0
         return quiet and self._hooks.is_idle(now_ns) and not self._read(now_ns)
 
     def _read(self, now_ns: int) -> dict[str, int]:
         """Return the kinds that have rows to see to now, and set the deadline to when the next will."""
-        store = self._engine.store
+        store = self._core.store
         with store.reading() as session:
             heads = self._deferral.read(session)
         if self._deferral.concerns(heads, now_ns):
@@ -153,7 +153,7 @@ class Scheduler:
                 died = self._deferral.tend(session, heads, now_ns)
                 heads = self._deferral.read(session)
             self.report(died)
-        runnable = self._engine.registry.runnable
+        runnable = self._core.registry.runnable
         earliest = dict(heads.pending)
         for kind, at_ns in heads.deferred.items():
             if kind not in runnable:

@@ -12,7 +12,7 @@ from callboard._run import Run
 from callboard._task import FinishedTask
 
 if TYPE_CHECKING:
-    from callboard._engine import Engine
+    from callboard._core import Core
     from callboard._store.session import Session
 
 
@@ -26,9 +26,9 @@ class Settlement:
         again: whether a row may be due at once.
     """
 
-    def __init__(self, engine: Engine, runs: Sequence[Run]) -> None:
+    def __init__(self, core: Core, runs: Sequence[Run]) -> None:
         """Settle `runs` for `engine`."""
-        self._engine = engine
+        self._core = core
         self._runs = runs
         self.finished: list[FinishedTask] = []
         self.failed = 0
@@ -38,7 +38,7 @@ class Settlement:
     def write(self, session: Session, now_ns: int) -> None:
         """Write the outcomes of runs that still hold their rows, with what they buffered (rules 10 and 14)."""
         _crash_points.reach("callboard.settle.begun")
-        tasks = self._engine.store.tasks
+        tasks = self._core.store.tasks
         open_runs = [run for run in self._runs if run.committed is None and run.result != "dropped"]
         held = tasks.still_running(session, [run.task.id for run in open_runs]) if open_runs else {}
         changes: list[tuple[int, Transition]] = []
@@ -60,7 +60,7 @@ class Settlement:
                 changes.append((run.task.id, change))
                 self._count(run, change)
                 for new in () if isinstance(run.result, Failure) else run.buffered:
-                    tasks.enqueue(session, new, self._engine.recurring_kinds, self.finished)
+                    tasks.enqueue(session, new, self._core.recurring_kinds, self.finished)
                     self.again = True
         tasks.settle(session, changes, now_ns)
         if handed_back:

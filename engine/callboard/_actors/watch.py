@@ -16,7 +16,7 @@ from callboard._retry import DEFAULT_POLICY
 from callboard._run import Run
 
 if TYPE_CHECKING:
-    from callboard._engine import Engine
+    from callboard._core import Core
 
 _JUMP_NS = 10**9
 """A wall clock that went back by more than this against the monotonic one was set, not slewed."""
@@ -40,13 +40,12 @@ class OverdueRun(NamedTuple):
 class Watch:
     """What one node looks at about once a second."""
 
-    def __init__(self, engine: Engine, workload: Workload) -> None:
+    def __init__(self, core: Core, workload: Workload) -> None:
         """Watch `engine` and what it has claimed."""
-        self._engine = engine
+        self._core = core
         self._workload = workload
         self._offset_ns = self._clock_offset_ns()
         self._data_version: int | None = None
-        self._timed_out: set[int] = set()
 
     def clock(self) -> None:
         """Shorten backoffs that a clock set back has left further away than their cap (rule 8)."""
@@ -60,13 +59,13 @@ class Watch:
 
     def shorten_backoffs(self) -> None:
         """Bring tasks in backoff no further away than their cap."""
-        store = self._engine.store
+        store = self._core.store
         with store.transaction() as session:
-            store.tasks.shorten_backoff(session, self._engine.clock.now_ns(), DEFAULT_POLICY.cap_ns)
+            store.tasks.shorten_backoff(session, self._core.clock.now_ns(), DEFAULT_POLICY.cap_ns)
 
     def handlers(self) -> None:
         """Cancel runs that are over their kind's timeout (rule 12)."""
-        now_ns = self._engine.clock.monotonic_ns()
+        now_ns = self._core.clock.monotonic_ns()
         for run in list(self._workload.runs.values()):
             if not _is_overdue(run, now_ns) or run.cancelled:
                 continue
@@ -75,7 +74,7 @@ class Watch:
 
     def others_wrote(self) -> bool:
         """Return whether another connection has committed since the last call."""
-        version = self._engine.store.data_version()
+        version = self._core.store.data_version()
         changed, self._data_version = version != self._data_version, version
         if changed and self._workload.runs:
             self._check_tokens()
@@ -83,7 +82,7 @@ class Watch:
 
     def overdue(self) -> list[OverdueRun]:
         """Return the handlers that are over their timeout and still running."""
-        now_ns = self._engine.clock.monotonic_ns()
+        now_ns = self._core.clock.monotonic_ns()
         return [
             OverdueRun(run.task.id, run.task.kind, now_ns - run.started_ns, _stack(run))
             for run in list(self._workload.runs.values())
@@ -92,7 +91,7 @@ class Watch:
 
     def _check_tokens(self) -> None:
         """Tell runs whose rows were cancelled by another process that they are on their own (rule 7)."""
-        store = self._engine.store
+        store = self._core.store
         with store.reading() as session:
             held = store.tasks.still_running(session, list(self._workload.runs))
         for task_id, run in list(self._workload.runs.items()):
@@ -100,7 +99,7 @@ class Watch:
                 run.cancel()
 
     def _clock_offset_ns(self) -> int:
-        return self._engine.clock.now_ns() - self._engine.clock.monotonic_ns()
+        return self._core.clock.now_ns() - self._core.clock.monotonic_ns()
 
 
 def _is_overdue(run: Run, now_ns: int) -> bool:

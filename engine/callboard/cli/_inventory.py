@@ -45,7 +45,7 @@ def kinds(database: str | None, as_json: bool) -> None:
             "recurring": kind.recurring,
             "requires": [qualified(service) for service in kind.requires],
         }
-        for kind, plugin in engine.registry
+        for kind, plugin in engine._core.registry
     }
     for name, _ in counts or ():
         listed.setdefault(name, {"kind": name, "plugin": None, "recurring": None, "requires": None})
@@ -56,7 +56,7 @@ def kinds(database: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"kinds": entries})
         return
-    failed = [health.name for health in engine.plugins.health.values() if health.problems]
+    failed = [health.name for health in engine._core.plugins.health.values() if health.problems]
     if failed:
         click.echo(f"something failed in {', '.join(failed)}: `callboard plugins` shows what", err=True)
     _print_kinds(entries, counted=counts is not None)
@@ -98,7 +98,7 @@ def plugins(as_json: bool) -> None:
             "kinds": health.kinds,
             "problems": health.problems,
         }
-        for health in _loaded_engine().plugins.health.values()
+        for health in _loaded_engine()._core.plugins.health.values()
     ]
     group = click.get_current_context().find_root().command
     own = group.commands if isinstance(group, click.Group) else {}

@@ -91,16 +91,16 @@ def _stop_signals() -> SimpleQueue[signal.Signals]:
 
 def _served(engine: Engine) -> Iterator[str]:
     """Yield what a person wants to know at the start."""
-    runnable = engine.registry.runnable
-    for health in engine.plugins.health.values():
+    runnable = engine._core.registry.runnable
+    for health in engine._core.plugins.health.values():
         for where, error in health.problems.items():
             yield f"plugin {health.name}: {where} failed: {error}"
         served = [name for name in health.kinds if name in runnable]
         if served:
             yield f"plugin {health.name}: serves {', '.join(served)}"
     waiting: dict[type[Any], list[str]] = {}
-    for kind, _ in engine.registry:
-        for service in engine.registry.missing_services(kind):
+    for kind, _ in engine._core.registry:
+        for service in engine._core.registry.missing_services(kind):
             waiting.setdefault(service, []).append(kind.name)
     for service, names in waiting.items():
         yield (
@@ -109,4 +109,4 @@ def _served(engine: Engine) -> Iterator[str]:
         )
     if not runnable:
         yield "no kind can be served here: tasks are kept until a node comes that knows them"
-    yield f"serving {engine.store.where}; Ctrl-C stops"
+    yield f"serving {engine._core.store.where}; Ctrl-C stops"

@@ -416,8 +416,8 @@ def test_rule_21_a_child_of_an_engine_that_was_only_used_has_connections_of_its_
     body = """
 engine.enqueue(SendReceipt(text="master"))
 with engine.transaction():
-    before = id(engine.store.database)
-    answer = in_child(lambda: [id(engine.store.database) != before, engine.store.in_transaction()])
+    before = id(engine._core.store.database)
+    answer = in_child(lambda: [id(engine._core.store.database) != before, engine._core.store.in_transaction()])
 print(json.dumps(answer + [in_child(lambda: engine.run_due())]))
 """
     assert run_script(body, path_of(callboard_database)) == [True, False, 1]

@@ -201,7 +201,7 @@ def test_rule_19_a_stamp_in_the_database_keeps_a_fleet_from_doing_it_all_at_once
         half_an_interval_on = at_ns + SIX_HOURS_AND_JITTER // timedelta(microseconds=2) * 1_000
         sql(callboard_database, "UPDATE callboard_stamp SET at_ns = ?", half_an_interval_on)  # another node's turn
         callboard_clock.advance(SIX_HOURS_AND_JITTER)
-        eventually(lambda: engine._runtime and engine._runtime.rounds.deadline_ns > callboard_clock.now_ns())
+        eventually(lambda: engine._core.running and engine._core.running.rounds.deadline_ns > callboard_clock.now_ns())
         assert engine.wait_idle(WAIT_S)
 
     assert plugin.reasons == ["start", "interval"]
@@ -211,8 +211,8 @@ def test_rule_19_nodes_that_start_together_take_their_turns_apart(make_engine: M
     deadlines = set()
     for number in range(5):
         with make_engine(database=f"sqlite:///{tmp_path / str(number)}.db") as engine:
-            assert engine._runtime is not None
-            deadlines.add(engine._runtime.rounds.deadline_ns)
+            assert engine._core.running is not None
+            deadlines.add(engine._core.running.rounds.deadline_ns)
 
     assert len(deadlines) == 5
 

@@ -1,0 +1,165 @@
+"""What the parts of one engine share: its database, clock, plugins and kinds. They know this, not the facade."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from callboard import _completion
+from callboard._clock import Clock
+from callboard._compose import Composer
+from callboard._kinds import KindRegistry
+from callboard._plugins import PluginHost
+from callboard._store.host_connection import session_on
+from callboard._store.session import Session
+from callboard._store.sqlite import SqliteStore
+from callboard._task import FinishedTask
+from callboard._transaction import Transaction
+from callboard.errors import EngineStateError, ServiceMissingError
+
+if TYPE_CHECKING:
+    from callboard._actors.runtime import Runtime
+    from callboard._engine import Engine
+
+T = TypeVar("T")
+
+UNSTARTED, RUNNING, STOPPING, STOPPED = "unstarted", "running", "stopping", "stopped"
+
+
+class Core:
+    """One engine's shared parts.
+
+    Attributes:
+        engine: the facade, for plugins and handlers.
+        running: the moving parts of a started engine, else `None`.
+        state: `unstarted`, `running`, `stopping` or `stopped`.
+        lock: held while the state changes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: SqliteStore,
+        clock: Clock,
+        plugins: Sequence[Any] | None,
+        services: Mapping[type[Any], Any],
+        dead_retention: timedelta | None,
+    ) -> None:
+        """Put the parts of `engine` together; connects to nothing."""
+        self.engine = engine
+        self.store = store
+        self.clock = clock
+        self.services = dict(services)
+        self.dead_retention = dead_retention
+        self.registry = KindRegistry(self.services)
+        self.plugins = PluginHost(plugins, self.registry)
+        self.composer = Composer(self.registry, clock)
+        self.recurring_kinds: frozenset[str] = frozenset()
+        self.running: Runtime | None = None
+        self.state = UNSTARTED
+        self.lock = threading.RLock()
+        self._loaded = False
+        self._prepared = False
+
+    def load_plugins(self) -> None:
+        """Load the plugins once.
+
+        Raises:
+            PluginError: a plugin asked for by name is not installed.
+        """
+        with self.lock:
+            if self._loaded:
+                return
+            self.plugins.load(self.engine)
+            self.recurring_kinds = frozenset(kind.name for kind, _ in self.registry if kind.recurring)
+            self._loaded = True
+
+    def migrate(self) -> list[str]:
+        """Bring the tables up to date; return what was done."""
+        self.check_usable()
+        with self.lock:
+            done = self.store.prepare(self.clock.now_ns())
+            self._prepared = not self.store.in_transaction()  # which may yet be rolled back
+            return done
+
+    def check_usable(self) -> None:
+        """Refuse every call after the stop.
+
+        Raises:
+            EngineStateError: the engine has been stopped.
+        """
+        if self.state == STOPPED:
+            raise EngineStateError("this engine has been stopped; make a new Engine")
+
+    def ready(self, *, connects: bool = True) -> None:
+        """Do on first use what every call needs: load the plugins and, if it `connects`, migrate."""
+        self.check_usable()
+        if not self._loaded:
+            self.load_plugins()
+        if connects and not self._prepared:
+            self.migrate()
+
+    @contextmanager
+    def transaction(self, connection: Any = None) -> Iterator[Transaction]:
+        """Open a transaction on this thread or on the host's `connection`, or join the one that is open there."""
+        self.ready(connects=connection is None)
+        _completion.check_thread()
+        opened = self.store.transaction() if connection is None else session_on(connection)
+        with opened as session:
+            tx = Transaction(self, session)
+            yield tx
+            if tx.dirty:
+                session.after_commit(self.engine.wake)
+            if tx.died:
+                session.after_commit(partial(self._tell_died, tx.died))
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """Open a session that reads."""
+        self.ready()
+        with self.store.reading() as session:
+            yield session
+
+    def service(self, service_type: type[T]) -> T:
+        """Return the host's service of this type.
+
+        Raises:
+            ServiceMissingError: the host gave none.
+        """
+        if service_type not in self.services:
+            name = service_type.__name__
+            raise ServiceMissingError(
+                f"no service of type {name}: Engine(..., services={{{name}: ...}}) gives one"
+            )
+        return cast(T, self.services[service_type])
+
+    def wake(self) -> None:
+        """Have the table read again, if anything runs."""
+        if (running := self.running) is not None:
+            running.wake()
+
+    def cancel(self, task_id: int) -> None:
+        """Tell a task's run, if there is one, that it has been cancelled."""
+        if (running := self.running) is not None:
+            running.cancel(task_id)
+
+    def want_reconcile(self, reason: str) -> None:
+        """Have every plugin reconcile soon; an engine that is not started does so when it starts."""
+        if (running := self.running) is not None:
+            running.want_reconcile(reason)
+
+    def _tell_died(self, died: list[FinishedTask]) -> None:
+        if (running := self.running) is not None:
+            running.tell_died(died)
+
+    def forget(self) -> None:
+        """Be an unstarted engine's core in a forked child: its threads are gone, its connections the parent's."""
+        self.lock = threading.RLock()
+        self.running = None
+        if self.state == RUNNING:
+            self.state = UNSTARTED
+        self.store.forget()
