@@ -142,7 +142,7 @@ def test_rule_11_wakes_do_not_hasten_the_next_try(
     engine.start()
     engine.enqueue(receipt("hello"))
     handler.wait_begun("hello")
-    runtime = engine._runtime
+    runtime = engine._core.running
     assert runtime is not None
 
     with locked(path):
