@@ -21,8 +21,7 @@ RAW_BATCH = 100
 def drain_rate(path: Path, groups: int, *, bulk: bool = False) -> float:
     """Return tasks per second from the start of an engine to its last commit.
 
-    Tasks enqueued in `bulk` are written in the order of their identities, which are hashes, and run in the order
-    in which they were given: each claim then reads and writes rows that are scattered over the file.
+    Tasks are enqueued one by one in one transaction, or in `bulk`.
     """
     filler = engine_on(path)
     if bulk:

@@ -171,14 +171,14 @@ class SqliteTasks:
     def enqueue_many(
         self, session: Session, new: Sequence[NewTask], recurring: frozenset[str], died: list[FinishedTask]
     ) -> list[Enqueued]:
-        """Write many tasks, sorted by identity so that two callers cannot deadlock; answers keep their order."""
+        """Write many tasks in their order; return the answers in the same."""
         answers: dict[int, Enqueued] = {}
         # First, because a host's transaction may have no lock yet, and another's row must not come in between
-        # the look at what is there and the insert.
+        # the look at what is there and the insert. It also rules deadlocks out, so the rows keep the caller's
+        # order: sorted by identity, each claim found its rows all over the file (0.6 of the drain rate).
         session.run(_TAKE_WRITE_LOCK)
-        order = sorted(range(len(new)), key=lambda position: new[position].identity)
-        for start in range(0, len(order), _CHUNK):
-            chunk = order[start : start + _CHUNK]
+        for start in range(0, len(new), _CHUNK):
+            chunk = range(start, min(start + _CHUNK, len(new)))
             marks = ", ".join("?" * len(chunk))
             known = _WITH_IDENTITY.format(columns="identity", test=f"IN ({marks})")
             taken = {row[0] for row in session.rows(known, [new[position].identity for position in chunk] * 2)}

@@ -201,7 +201,8 @@ def test_rule_19_a_stamp_in_the_database_keeps_a_fleet_from_doing_it_all_at_once
         half_an_interval_on = at_ns + SIX_HOURS_AND_JITTER // timedelta(microseconds=2) * 1_000
         sql(callboard_database, "UPDATE callboard_stamp SET at_ns = ?", half_an_interval_on)  # another node's turn
         callboard_clock.advance(SIX_HOURS_AND_JITTER)
-        eventually(lambda: engine._core.running and engine._core.running.rounds.deadline_ns > callboard_clock.now_ns())
+        running = engine._core.running
+        eventually(lambda: running and running.rounds.deadline_ns > callboard_clock.now_ns())
         assert engine.wait_idle(WAIT_S)
 
     assert plugin.reasons == ["start", "interval"]
