@@ -1,6 +1,13 @@
 """Callboard: an embeddable, durable task engine on an actor model.
 
-What is named here is the public API; modules whose names begin with an underscore are not.
+What is named here is the public API; modules whose names begin with an underscore are not. Where to begin:
+
+* A host makes an `Engine` (`help(Engine.__init__)` tells its arguments) and calls `Engine.enqueue`.
+* A plugin returns `TaskKind`s. A handler gets a `TaskContext` and returns `Done`, `RescheduleAt`, `Defer` or
+  `Discard`, or raises. The hooks are in `callboard.hookspec`, their reference.
+* Tests move a `callboard.testing.FakeClock`.
+* `Engine.health`, `Engine.tasks` and `Engine.dead_tasks` tell what goes on; the log (loguru's) is silent until
+  `logger.enable("callboard")`.
 """
 
 from __future__ import annotations

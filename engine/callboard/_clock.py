@@ -67,7 +67,8 @@ def deadline_ns(when: timedelta | int, now_ns: int) -> int:
     """
     if isinstance(when, bool) or not isinstance(when, (timedelta, int)):
         raise ConfigurationError(
-            f"a time is a timedelta from now or an int of nanoseconds since the epoch, not {when!r}"
+            f"a time is a timedelta from now, such as timedelta(seconds=60), or an int of nanoseconds since the"
+            f" epoch, such as time.time_ns(), not {when!r}"
         )
     absolute = now_ns + nanoseconds(when) if isinstance(when, timedelta) else when
     return min(max(absolute, 0), NEVER_NS)

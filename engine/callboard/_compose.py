@@ -46,7 +46,8 @@ class Composer:
             if not allow_unknown:
                 raise UnknownKindError(
                     f"no plugin here registered kind {name!r}; install or name its plugin (`callboard kinds` lists"
-                    " what is here), or pass allow_unknown=True to leave the task to a node that knows it"
+                    " what is here, Engine.health() what failed), or pass allow_unknown=True to leave the task to"
+                    " a node that knows it"
                 )
             _codec.check_deterministic(type(message))
         if origin is not None:

@@ -155,7 +155,7 @@ class PluginHost:
         self.health[plugin].problems[where] = text
         # The traceback as text, because loguru's own shows the values in it, group ids and payloads among them.
         trace = "".join(traceback.format_exception(error))
-        logger.error("plugin {}: {} failed and is left out: {}\n{}", plugin, where, text, trace)
+        logger.error("plugin {}: {} failed, and the engine goes on: {}\n{}", plugin, where, text, trace)
 
 
 def _make(source: Any) -> Any:

@@ -40,7 +40,7 @@ _SQLITE: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "unable to open",
         DatabaseUnavailableError,
-        "cannot be opened; check that its folder exists and is writable",
+        "cannot be opened; check that its folder exists and is writable, and that it is no folder itself",
     ),
     ("full", DatabaseUnavailableError, "has no room to grow; free some disk space"),
     ("disk i/o", DatabaseUnavailableError, "cannot be read or written; check the disk"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -34,7 +35,9 @@ def open_for_reading(url: str) -> SqliteStore:
     path, where = described.path, described.where
     if not described.exists():
         raise DatabaseUnavailableError(
-            f"{where} does not exist; check the path, or make one with `callboard migrate {path}`"
+            f"{where} is a folder; give the path of a file in it"
+            if os.path.isdir(path)
+            else f"{where} does not exist; check the path, or make one with `callboard migrate {path}`"
         )
     uri = f"{Path(path).absolute().as_uri()}?mode=ro"
     store = SqliteStore(lambda: peewee.SqliteDatabase(uri, uri=True))

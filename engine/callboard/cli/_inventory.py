@@ -85,7 +85,7 @@ def _print_kinds(entries: list[dict[str, Any]], *, counted: bool) -> None:
 @click.command
 @json_option
 def plugins(as_json: bool) -> None:
-    """List the installed plugins and the commands they contribute, with what is wrong with each.
+    """List installed plugins and commands, and what is wrong with each.
 
     Example: callboard plugins
     """

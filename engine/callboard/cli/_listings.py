@@ -72,6 +72,8 @@ def tasks_list(
 ) -> None:
     """List the live tasks of DATABASE in the order of their ids.
 
+    `--json` also has whole group ids and the last error of each.
+
     Example: callboard tasks list service.db --state deferred
     """
     found = open_for_reading(database).list_tasks(kind, group_id, state, limit + 1, after_id)
@@ -113,7 +115,10 @@ def dead() -> None:
 def dead_list(
     database: str, kind: str | None, group_id: bytes | None, limit: int, after_id: int, as_json: bool
 ) -> None:
-    """List the dead tasks of DATABASE in the order of their ids, with the reason of each.
+    """List the dead tasks of DATABASE, each with its reason.
+
+    They are in the order of their ids. `--json` has the whole traceback of each. `Engine.retry_dead` gives one a
+    new life.
 
     Example: callboard dead list service.db --kind acme.receipts.SendReceipt
     """

@@ -11,7 +11,9 @@ from callboard.cli._database import database_argument
 @click.command
 @database_argument
 def migrate(database: str) -> None:
-    """Bring the tables of DATABASE up to date, making the file if there is none.
+    """Bring the tables of DATABASE up to date.
+
+    It makes the file if there is none.
 
     Example: callboard migrate service.db
     """

@@ -6,6 +6,7 @@ Nothing here shows a task's payload: it may be private, and is seldom what one l
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,11 @@ from callboard._task import DeadTask, Task
 if TYPE_CHECKING:
     from rich.table import Column
 
+_TRACEBACK = "Traceback (most recent call last):"
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _GROUP_DIGITS = 8
+_MIN_WIDTH = 80
+_NO_LIMIT = 1_000
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -30,7 +34,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a listing for people, as wide as the terminal, or 80 columns where there is none.
+    """Print a listing for people, as wide as the terminal; nothing is cut or folded where there is none.
 
     A column with a `ratio` takes the width that the others leave.
     """
@@ -40,10 +44,15 @@ def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]]) 
     from rich.text import Text
 
     console = Console(file=sys.stdout)
-    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+    fixed = console.is_terminal or "COLUMNS" in os.environ
+    console.width = max(console.width, _MIN_WIDTH) if fixed else _NO_LIMIT  # narrower, whole columns disappear
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=fixed)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text, because a string would be read as markup
-    console.print(table)
+    with console.capture() as printed:
+        console.print(table)
+    for line in printed.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def as_object(row: Task | DeadTask) -> dict[str, Any]:
@@ -80,9 +89,11 @@ def printable(text: str) -> str:
 
 
 def last_line(text: str | None) -> str:
-    """Return the line of a traceback that says what was raised."""
+    """Return the line of a traceback that says what was raised: of a longer message the first."""
     lines = (text or "").strip().splitlines()
-    return printable(lines[-1].strip()) if lines else ""
+    starts = [number for number, line in enumerate(lines, 1) if line == _TRACEBACK]
+    said = [line for line in lines[starts[-1] :] if not line.startswith(" ")] if starts else lines[-1:]
+    return printable(said[0].strip()) if said else ""
 
 
 def qualified(service: type[Any]) -> str:

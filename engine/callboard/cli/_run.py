@@ -37,15 +37,19 @@ _DAY_S = 86_400
 @click.option(
     "--log-level",
     type=click.Choice(_LEVELS, case_sensitive=False),
-    default="INFO",
+    default="info",
     show_default=True,
     help="Least severe log lines to show, on stderr.",
 )
 def run(database: str, workers: int, timeout_s: int, log_level: str) -> None:
-    """Run the tasks of DATABASE with the installed plugins, until Ctrl-C or SIGTERM.
+    """Run the tasks of DATABASE with the installed plugins.
 
-    It then waits for running tasks and exits with status 0, or 1 if one outlives --timeout. A second Ctrl-C ends
-    it at once; tasks that it cuts short run again later.
+    It makes the file if there is none, and runs until Ctrl-C or SIGTERM. It then waits for running tasks and exits
+    with status 0, or 1 if one outlives --timeout. A second Ctrl-C ends it at once; tasks that it cuts short run
+    again later.
+
+    Kinds that need a service of the host are left to a program that embeds the engine. A failed attempt is not
+    logged: `callboard tasks list --json` and `callboard dead list` show it.
 
     Example: callboard run service.db --workers 8
     """

@@ -116,6 +116,26 @@ def test_a_table_is_plain_and_fits_80_columns(
     assert "\x1b" not in output
 
 
+def test_a_narrow_terminal_loses_no_column(engine: Engine, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    titles = callboard("tasks", "list", database).output.splitlines()[0]
+    assert titles.split() == ["ID", "STATE", "TRIES", "DUE", "AGE", "GROUP", "KIND"]
+
+
+def test_where_there_is_no_terminal_nothing_is_cut_and_an_error_is_told_by_its_first_line(
+    engine: Engine, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    error = "ValueError: " + "e" * 200
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(
+            "UPDATE callboard_dead_task SET last_error = ?",
+            (f"Traceback (most recent call last):\n  a frame\n{error}\nmore of the message\n",),
+        )
+    output = callboard("dead", "list", database).output
+    assert output.endswith(f"  {error}\n")
+
+
 def test_hostile_text_in_a_row_is_shown_as_text(
     engine: Engine, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

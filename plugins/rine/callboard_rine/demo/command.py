@@ -1,6 +1,7 @@
 """The `callboard demo` command: where the demo lives, what it prints, and its exit status."""
 
 import json
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ def demo(as_json: bool, keep: Path | None) -> None:
             narrator.say(f"What came of it, after {result.seconds:.1f} s:")
             for kept, promise in result.checks():
                 narrator.check(kept, promise)
+            if keep is not None:
+                narrator.say(f"Have a look: callboard tasks list {shlex.quote(str(keep / 'callboard.db'))}")
     except (OSError, sqlite3.Error) as error:
         raise click.ClickException(
             f"{error}; the demo needs a writable folder: set TMPDIR or --keep DIR"
