@@ -13,6 +13,15 @@ NEVER_NS = 2**63 - 1
 """The largest SQL integer: a deadline that never comes (the value that libxmtp's task table uses)."""
 
 
+_NO_TIME = (
+    "a time is a timedelta from now, such as timedelta(seconds=60), or an int of nanoseconds since the epoch, such"
+    " as time.time_ns(), not {}"
+)
+
+_EARLIEST_NS = 10**15
+"""Twelve days after the epoch in nanoseconds: what is less was meant in seconds or milliseconds."""
+
+
 class Clock(Protocol):
     """Tell the time, and how long a thread may sleep until a given one."""
 
@@ -57,18 +66,28 @@ def nanoseconds(duration: timedelta) -> int:
     return ((duration.days * 86_400 + duration.seconds) * 1_000_000 + duration.microseconds) * 1_000
 
 
+def check_when(when: timedelta | int) -> None:
+    """Refuse what a caller cannot have meant as a time: seconds or milliseconds since the epoch, or no time.
+
+    Raises:
+        ConfigurationError: it is neither a timedelta nor a plausible number of nanoseconds.
+    """
+    if not isinstance(when, timedelta) and 0 < deadline_ns(when, 0) < _EARLIEST_NS:
+        raise ConfigurationError(_NO_TIME.format(when))
+
+
 def deadline_ns(when: timedelta | int, now_ns: int) -> int:
     """Return the absolute time meant by `when`: a timedelta from now, or nanoseconds since the epoch.
 
     The result lies in `[0, NEVER_NS]`, so that it always fits the column.
 
     Raises:
-        ConfigurationError: `when` is something else, such as the seconds of `time.time()`.
+        ConfigurationError: `when` is neither.
     """
-    if isinstance(when, bool) or not isinstance(when, (timedelta, int)):
-        raise ConfigurationError(
-            f"a time is a timedelta from now, such as timedelta(seconds=60), or an int of nanoseconds since the"
-            f" epoch, such as time.time_ns(), not {when!r}"
-        )
-    absolute = now_ns + nanoseconds(when) if isinstance(when, timedelta) else when
+    if isinstance(when, timedelta):
+        absolute = now_ns + nanoseconds(when)
+    elif isinstance(when, int) and not isinstance(when, bool):
+        absolute = when
+    else:
+        raise ConfigurationError(_NO_TIME.format(repr(when)))
     return min(max(absolute, 0), NEVER_NS)

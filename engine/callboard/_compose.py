@@ -8,12 +8,12 @@ from typing import Any
 from google.protobuf.message import Message
 
 from callboard import _codec
-from callboard._clock import NEVER_NS, Clock, deadline_ns, nanoseconds
+from callboard._clock import NEVER_NS, Clock, check_when, deadline_ns, nanoseconds
 from callboard._kinds import KindRegistry, TaskKind, check_group_id
 from callboard._outcome import check_text
 from callboard._retry import DEFAULT_POLICY
 from callboard._task import NewTask, Task
-from callboard.errors import UnknownKindError
+from callboard.errors import ConfigurationError, UnknownKindError
 
 DEFAULT_EXPIRY_NS = nanoseconds(DEFAULT_POLICY.expires_after)
 
@@ -50,6 +50,11 @@ class Composer:
                     " a node that knows it"
                 )
             _codec.check_deterministic(type(message))
+        for when in (not_before, expires_after):
+            if when is not None:
+                check_when(when)
+        if key is not None and not (isinstance(key, str) and key):
+            raise ConfigurationError(f"key must be a non-empty string, not {key!r}")
         if origin is not None:
             check_text("origin", origin)
         if group_id is not None:

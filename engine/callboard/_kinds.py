@@ -35,6 +35,16 @@ def check_group_id(group_id: bytes) -> bytes:
     return group_id
 
 
+def _takes_two(handler: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(handler).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature
+        return True
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class TaskKind(Generic[M]):
     """Bind a message type to the handler that does its work, and say how its tasks are run.
@@ -75,6 +85,10 @@ class TaskKind(Generic[M]):
         check_deterministic(self.message_type)
         if not callable(self.handler):
             raise KindError(f"{name}: the handler must be callable, not {self.handler!r}")
+        if not _takes_two(self.handler):
+            raise KindError(
+                f"{name}: the handler is called as handler(message, ctx), which {self.handler!r} cannot be"
+            )
         if self.group_id is not None and not callable(self.group_id):
             raise KindError(f"{name}: group_id must be a function of the message, not {self.group_id!r}")
         if not isinstance(self.retry, RetryPolicy):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from callboard._clock import deadline_ns
+from callboard._clock import check_when
 from callboard.errors import ConfigurationError
 
 
@@ -43,7 +43,7 @@ class RescheduleAt:
 
     def __post_init__(self) -> None:
         """Refuse in the handler what nobody could make sense of after it."""
-        deadline_ns(self.when, 0)
+        check_when(self.when)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Defer:
 
     def __post_init__(self) -> None:
         """Refuse in the handler what nobody could make sense of after it."""
-        deadline_ns(self.when, 0)
+        check_when(self.when)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""What cannot work is refused at the call, and the complaint says what would."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.engine.acting import MakeEngine, Plugin, Scripted, receipt, receipts
+from tests.engine.messages import SendReceipt
+
+from callboard import ConfigurationError, Defer, Engine, KindError, RescheduleAt, TaskKind
+
+
+class Mailer:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"plugins": "kp_liveness"}, "plugins takes a list, such as ['kp_liveness']"),
+        ({"services": [Mailer()]}, "services maps types to objects"),
+        ({"services": {"Mailer": Mailer()}}, "services maps types to objects"),
+        ({"dead_retention": 30}, "dead_retention must be a timedelta"),
+        ({"dead_retention": timedelta(days=-1)}, "dead_retention must be a timedelta"),
+        ({"workers": 0}, "workers must be a whole number"),
+        ({"synchronous": "OFF"}, "synchronous must be 'FULL' or 'NORMAL'"),
+    ],
+)
+def test_an_engines_arguments(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(complaint)):
+        Engine("sqlite:///callboard.db", **arguments)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///callboard.db?timeout=3", "sqlite:///file:callboard.db"])
+def test_a_database_url_has_no_options(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="a plain path and no options"):
+        Engine(url)
+
+
+@pytest.mark.parametrize("handler", [lambda: None, lambda message: None, lambda message, ctx, more: None])
+def test_a_handler_takes_a_message_and_a_context(handler: Callable[..., Any]) -> None:
+    with pytest.raises(KindError, match=re.escape("SendReceipt: the handler is called as handler(message, ctx)")):
+        TaskKind(SendReceipt, handler)
+
+
+@pytest.mark.parametrize("handler", [lambda *both: None, lambda message, ctx, more=None: None, Scripted()])
+def test_a_handler_may_take_more(handler: Callable[..., Any]) -> None:
+    assert TaskKind(SendReceipt, handler).name == "acme.receipts.SendReceipt"
+
+
+@pytest.mark.parametrize("key", ["", 7, b"key"])
+def test_a_key_is_a_string(make_engine: MakeEngine, key: Any) -> None:
+    engine = make_engine(Plugin(receipts(Scripted())))
+    with pytest.raises(ConfigurationError, match="key must be a non-empty string"):
+        engine.enqueue(receipt("hello"), key=key)
+
+
+SECONDS = 1_700_000_000
+
+
+@pytest.mark.parametrize(
+    "times", [{"not_before": SECONDS}, {"expires_after": SECONDS * 1000}, {"not_before": 1.5}]
+)
+def test_seconds_are_not_taken_for_nanoseconds_by_an_enqueue(make_engine: MakeEngine, times: Any) -> None:
+    engine = make_engine(Plugin(receipts(Scripted())))
+    with pytest.raises(ConfigurationError, match="nanoseconds since the epoch"):
+        engine.enqueue(receipt("hello"), **times)
+
+
+@pytest.mark.parametrize("outcome", [Defer, RescheduleAt])
+def test_nor_by_an_outcome(outcome: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigurationError, match="nanoseconds since the epoch"):
+        outcome(SECONDS)
