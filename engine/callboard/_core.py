@@ -160,6 +160,6 @@ class Core:
         """Be an unstarted engine's core in a forked child: its threads are gone, its connections the parent's."""
         self.lock = threading.RLock()
         self.running = None
-        if self.state == RUNNING:
+        if self.state in (RUNNING, STOPPING):
             self.state = UNSTARTED
         self.store.forget()

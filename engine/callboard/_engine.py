@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -24,7 +25,7 @@ from callboard._kinds import check_group_id
 from callboard._store.sqlite import open_store
 from callboard._task import DeadReason, DeadTask, Enqueued, EnqueueStatus, FinishedTask, Task
 from callboard._transaction import GroupHandle, Transaction
-from callboard.errors import ConfigurationError, EngineStateError
+from callboard.errors import ConfigurationError, EngineStateError, StoreError
 
 T = TypeVar("T")
 
@@ -102,7 +103,7 @@ class Engine:
         A second call does nothing.
 
         Raises:
-            EngineStateError: the engine has been stopped.
+            EngineStateError: the engine has been stopped, or this thread is in a transaction on its database.
             StoreError: the database cannot be used, or another engine executes its tasks.
             PluginError: a plugin asked for by name is not installed.
         """
@@ -110,6 +111,7 @@ class Engine:
 
     def _start(self, loop: asyncio.AbstractEventLoop | None) -> None:
         with self._core.lock:
+            self._check_outside_transaction()
             self._core.ready()
             if self._core.state == RUNNING:
                 return
@@ -150,8 +152,7 @@ class Engine:
         try:
             ended = runtime is None or runtime.stop(timeout_s)
             if runtime is not None and ended:
-                with self._core.store.transaction() as session:
-                    self._core.store.remove_node(session, self._node_id)
+                self._leave()
         finally:
             self._core.state, self._core.running = STOPPED, None
         if ended:
@@ -174,14 +175,18 @@ class Engine:
 
     async def __aenter__(self) -> Self:
         """Start; coroutine handlers will run on this loop."""
-        await asyncio.to_thread(self._start, asyncio.get_running_loop())
+        try:
+            await _to_its_end(partial(self._start, asyncio.get_running_loop()))
+        except asyncio.CancelledError:
+            await _to_its_end(self.stop)  # nobody leaves a block that was not entered
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop, while the loop goes on for the handlers that run on it."""
-        await asyncio.to_thread(self.stop)
+        await _to_its_end(self.stop)
 
     def migrate(self) -> list[str]:
         """Bring the tables up to date; return what was done.
@@ -195,11 +200,13 @@ class Engine:
         """Run what is due now, and what that makes due, on this thread; return how many handlers were called.
 
         Raises:
-            EngineStateError: the engine is started or has been stopped, or does not execute.
+            EngineStateError: the engine is started or has been stopped, or does not execute; or this thread is in
+                a transaction on its database.
             KeyboardInterrupt: the user interrupted a handler; its task is handed back un-attempted.
             StoreError: the database cannot be used, or another engine executes its tasks.
         """
         with self._core.lock:
+            self._check_outside_transaction()
             self._core.ready()
             if self._core.state == RUNNING or not self._execute:
                 raise EngineStateError("run_due is for an engine that is not started and not execute=False")
@@ -227,7 +234,7 @@ class Engine:
             `False` when the time was up before.
 
         Raises:
-            EngineStateError: the engine is not started, or does not execute.
+            EngineStateError: the engine is not started, or does not execute; or it was stopped before it was idle.
         """
         runtime = self._core.running
         if runtime is None:
@@ -367,6 +374,9 @@ class Engine:
 
         Returns:
             Whether there was such a task.
+
+        Raises:
+            ConfigurationError: the deadline is no int.
         """
         with self._core.transaction() as tx:
             return tx.pull_in(msg_or_key, not_later_than_ns=not_later_than_ns)
@@ -513,6 +523,18 @@ class Engine:
         for hook in self._core.plugins.hooks("callboard_startup"):
             self._core.plugins.call(hook, engine=self)
 
+    def _leave(self) -> None:
+        """Delete this node's row. Where the database is out of reach the next node does, and the stop goes on."""
+        try:
+            with self._core.store.transaction() as session:
+                self._core.store.remove_node(session, self._node_id)
+        except StoreError as error:
+            logger.warning("stopped, but the node's row stays behind: {}", error)
+
+    def _check_outside_transaction(self) -> None:
+        if self._core.store.in_transaction():
+            raise EngineStateError("tasks run in transactions of their own; leave the one this thread is in first")
+
     def _after_fork(self) -> None:
         """Be unstarted in a forked child, whatever the parent's engine is."""
         self._greeted = False
@@ -524,3 +546,13 @@ def _seconds(timeout: float | timedelta | None) -> float | None:
     if seconds is not None and not seconds >= 0:
         raise ConfigurationError(f"timeout must not be negative, not {timeout!r}")
     return seconds
+
+
+async def _to_its_end(call: Callable[[], object]) -> None:
+    """Make a call on a thread, and let a cancellation out only once it has ended, since a thread cannot be."""
+    calling = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        await asyncio.shield(calling)
+    except asyncio.CancelledError:
+        await asyncio.gather(calling, return_exceptions=True)
+        raise

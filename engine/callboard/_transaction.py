@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message
 
 from callboard import _codec
+from callboard._clock import NEVER_NS
 from callboard._group_state import Consent, GroupState
 from callboard._kinds import check_group_id
 from callboard._store.session import Session
@@ -102,6 +103,7 @@ class Transaction:
             identities = [msg_or_key]
         else:
             identities = [_codec.keyed_identity(kind.name, msg_or_key) for kind, _ in self.core.registry]
+        not_later_than_ns = _instant("not_later_than_ns", not_later_than_ns)
         self.dirty = True
         lower = self.core.store.tasks.pull_in
         return any([lower(self.session, identity, not_later_than_ns) for identity in identities])
@@ -221,7 +223,7 @@ class GroupHandle:
     def active(self, at_ns: int | None = None) -> None:
         """Say when the group was last active, in nanoseconds since the epoch; now by default."""
         with self._transaction() as tx:
-            at = tx.core.clock.now_ns() if at_ns is None else at_ns
+            at = tx.core.clock.now_ns() if at_ns is None else _instant("at_ns", at_ns)
             self._groups.set_active(tx.session, self.group_id, at)
 
     def state(self) -> GroupState | None:
@@ -247,6 +249,12 @@ def _inboxes(inbox_ids: Iterable[str]) -> tuple[str, ...]:
     if isinstance(inbox_ids, str):
         raise ConfigurationError(f"give several inbox ids, such as [{inbox_ids!r}], not one string")
     return tuple(check_inbox_id(inbox_id) for inbox_id in inbox_ids)
+
+
+def _instant(name: str, at_ns: int) -> int:
+    if isinstance(at_ns, bool) or not isinstance(at_ns, int):
+        raise ConfigurationError(f"{name} is an int of nanoseconds since the epoch, not {at_ns!r}")
+    return min(max(at_ns, 0), NEVER_NS)
 
 
 def _check_consent(consent: str) -> None:

@@ -74,6 +74,7 @@ class Claim:
         self.buried: list[tuple[Task, Bury]] = []
         self.more = False
         self._undecodable: dict[str, list[int]] = {}
+        self._emptied: list[bytes] = []
 
     def make(self, heads: dict[str, int], node_id: int) -> None:
         """Claim due rows; `heads` are the earliest deadlines of all kinds that have pending rows."""
@@ -98,6 +99,7 @@ class Claim:
         """Forget what was claimed, because the transaction did not commit."""
         for run in self.runs:
             self._workload.remove(run)
+        self._workload.backlogged.update(self._emptied)
 
     def _claim_due(self, kinds: Sequence[str]) -> None:
         workload = self._workload
@@ -131,6 +133,9 @@ class Claim:
         rows = self._tasks.parked(self._session, group_id, self._now_ns, room)
         if len(rows) < room:
             self._workload.backlogged.discard(group_id)
+            self._emptied.append(group_id)
+            # A clock that went back leaves rows that were due when they were parked, and are not any more.
+            self._tasks.unpark_later(self._session, group_id, self._now_ns)
         for task in rows:
             self._admit(task)
 

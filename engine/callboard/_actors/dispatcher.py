@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 Call = Callable[[], None]
@@ -94,7 +95,12 @@ class ThreadPool:
             number = len(self._threads) + 1
             thread = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True)
             self._threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self._threads.discard(thread)
+            raise
 
     def _work(self) -> None:
         take = self._calls.get
@@ -129,7 +135,8 @@ class ThreadPool:
             self._pressure.set()
             share = (time.process_time() - used_s) / (time.perf_counter() - began_s)
             if len(self._threads) < self._workers and (self._taken == taken or share < _BUSY_SHARE):
-                self._start_thread()
+                with suppress(RuntimeError):  # the system has no thread left; the next look tries again
+                    self._start_thread()
 
 
 def _nothing() -> None:

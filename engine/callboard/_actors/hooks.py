@@ -86,9 +86,10 @@ class HookCaller:
                 self._reconciler.tell(lambda hook=hook, wanted=wanted: self._reconcile(hook, *wanted[:2]))
 
     def deadline_ns(self) -> int:
-        """Return when the next reconcile that failed is tried again."""
+        """Return when the next reconcile that failed is tried again; the end of one that runs wakes by itself."""
         with self._lock:
-            return min((at_ns for _, _, at_ns in self._wanted.values()), default=NEVER_NS)
+            waiting = (wanted[2] for plugin, wanted in self._wanted.items() if plugin not in self._running)
+            return min(waiting, default=NEVER_NS)
 
     def is_told(self) -> bool:
         """Return whether plugins have been told of every event and every task that ended, and none reconciles."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pykka
@@ -93,14 +93,17 @@ class SchedulerActor(pykka.ThreadingActor):
         """Have the table read again; called on any thread. Wakes that come before that are one."""
         if not self._woken:
             self._woken = True
-            if self.actor_ref.is_alive():
-                self.actor_ref.tell(WAKE)
+            self.post(WAKE)
+
+    def post(self, message: Any) -> None:
+        """Send a message from any thread; one that comes after the end is dropped."""
+        with suppress(pykka.ActorDeadError):
+            self.actor_ref.tell(message)
 
     def on_receive(self, message: Any) -> None:
         """Handle one message and let nothing out, since Pykka would end the actor for good."""
-        if isinstance(message, Wake):
-            self._woken = False  # before anything can fail, or no wake would ever be sent again
         try:
+            self._note(message)
             if not self._connected:
                 self._resources.enter_context(self._store.thread())
                 self._connected = True
@@ -115,20 +118,24 @@ class SchedulerActor(pykka.ThreadingActor):
         if isinstance(message, Quit):
             self._end()
 
-    def _handle(self, message: Any) -> None:
+    def _note(self, message: Any) -> None:
+        """Take from a message what must not be lost while the database is out of reach."""
         match message:
             case Wake():
+                self._woken = False  # or no wake would ever be sent again
+            case WhenIdle(future):
+                self._when_idle.append(future)
+            case WhenDrained(future):
+                self._when_drained.append(future)
+            case Died(tasks):
+                self._scheduler.report(tasks)
+
+    def _handle(self, message: Any) -> None:
+        match message:
+            case Wake() | WhenIdle() | WhenDrained():
                 self._step()
             case Ring():
                 self._ring()
-            case WhenIdle(future):
-                self._when_idle.append(future)
-                self._step()
-            case WhenDrained(future):
-                self._when_drained.append(future)
-                self._step()
-            case Died(tasks):
-                self._scheduler.report(tasks)
             case Quit():
                 self._scheduler.step()
                 self._scheduler.hand_back_unstarted()
@@ -157,18 +164,22 @@ class SchedulerActor(pykka.ThreadingActor):
             self._answer()
 
     def _answer(self) -> None:
-        if self._when_drained and self._scheduler.is_drained():
-            while self._when_drained:
-                self._when_drained.pop().set_result(None)
+        self._answer_drained()
         if self._when_idle and self._scheduler.is_idle():
             while self._when_idle:
                 self._when_idle.pop().set_result(None)
+
+    def _answer_drained(self) -> None:
+        if self._when_drained and self._scheduler.is_drained():
+            while self._when_drained:
+                self._when_drained.pop().set_result(None)
 
     def _postpone(self, error: str) -> None:
         """Stop claiming until the database answers again, on a new connection (rule 11)."""
         self._connected = False
         self._store.drop_connection()
         self._resources.close()
+        self._scheduler.others_wrote()  # as far as anybody can tell
         self._failures += 1
         if self._failures == 1:
             logger.error("no task is claimed or finished until the database answers: {}", error)
@@ -176,6 +187,7 @@ class SchedulerActor(pykka.ThreadingActor):
         wait_s = backoff_ns(self._failures, _FIRST_WAIT_NS, DEFAULT_POLICY.factor, _LONGEST_WAIT_NS) / 1e9
         self._retry_at_s = time.monotonic() + wait_s
         self._alarm.within(wait_s)
+        self._answer_drained()  # a stop need not wait for the database when nothing runs
 
     def _recovered(self) -> None:
         logger.info("the database answers again")

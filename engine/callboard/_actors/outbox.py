@@ -24,18 +24,20 @@ class Outbox:
         self._wake = wake
         self._wake_within = wake_within
         self._worth = 1
+        self._timed = False
 
     def put(self, run: Run) -> None:
         """Hand in a run that ended; called on any thread."""
         self._runs.append(run)
-        count = len(self._runs)
-        if count >= self._worth:
+        if len(self._runs) >= self._worth:
             self._wake()
-        elif count == 1:
+        elif not self._timed:
+            self._timed = True
             self._wake_within(FLUSH_WITHIN_S)
 
     def take(self) -> list[Run]:
         """Return the runs that are waiting; called by the scheduler only."""
+        self._timed = False  # first: `put` appends before it reads the flag, so no run is left without a wake
         return [self._runs.popleft() for _ in range(len(self._runs))]
 
     def expect(self, count: int) -> None:

@@ -98,7 +98,10 @@ class Runner:
         try:
             run.result = task.result()
         except BaseException as error:
-            run.result = _failure(error, cancelled=run.cancelled)
+            if self._interruptible and self.stopping and isinstance(error, asyncio.CancelledError):
+                run.result = "handed back"
+            else:
+                run.result = _failure(error, cancelled=run.cancelled)
         if then is not None:
             then()  # first: once the run is delivered its actor may be stopped
         self._end(run)

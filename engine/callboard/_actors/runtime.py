@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING
 
 from callboard._actors.alarm import Alarm
@@ -20,9 +20,13 @@ from callboard._actors.runner import Runner
 from callboard._actors.scheduler import Scheduler
 from callboard._actors.workload import Workload
 from callboard._task import FinishedTask
+from callboard.errors import EngineStateError
 
 if TYPE_CHECKING:
     from callboard._core import Core
+
+_LOOK_S = 1.0
+"""How often `run_due` looks whether a coroutine is over its time, as a started engine does."""
 
 
 class _Parts:
@@ -71,7 +75,11 @@ class Runtime(_Parts):
 
     def start(self) -> None:
         """Take over what gone engines left, reconcile, and run."""
-        self.scheduler.prepare()
+        try:
+            self.scheduler.prepare()
+        except BaseException:
+            self.pool.close()
+            raise
         self.actor.begin()
         self._alarm.start()
         self.hooks.want_reconcile("start")
@@ -87,14 +95,20 @@ class Runtime(_Parts):
 
     def tell_died(self, died: list[FinishedTask]) -> None:
         """Have tasks counted and reported that a host's transaction buried; called on any thread."""
-        if self.actor.actor_ref.is_alive():
-            self.actor.actor_ref.tell(Died(died))
+        self.actor.post(Died(died))
 
     def wait_idle(self, timeout_s: float | None) -> bool:
-        """Wait until nothing that this node can run is due or running; `False` when time is up."""
+        """Wait until nothing that this node can run is due or running; `False` when time is up.
+
+        Raises:
+            EngineStateError: the engine was stopped before.
+        """
         idle: Future[None] = Future()
-        self.actor.actor_ref.tell(WhenIdle(idle))
-        return _wait(idle, timeout_s)
+        self.actor.post(WhenIdle(idle))
+        wait((idle, self.actor.ended), timeout_s, FIRST_COMPLETED)
+        if not idle.done() and self.actor.ended.done():
+            raise EngineStateError("the engine was stopped before it was idle")
+        return idle.done()
 
     def stop(self, timeout_s: float | None) -> bool:
         """Claim nothing more, wait for what runs, hand back the rest; `False` if something still runs."""
@@ -102,20 +116,19 @@ class Runtime(_Parts):
         self.scheduler.stopping = True
         self.runner.stopping = True
         drained: Future[None] = Future()
-        self.actor.actor_ref.tell(WhenDrained(drained))
-        in_time = _wait(drained, timeout_s)
+        self.actor.post(WhenDrained(drained))
+        in_time = _wait(drained, timeout_s) or not self.workload.runs
         if not in_time:
             for task_id in list(self.workload.runs):
                 self.cancel(task_id)
-        self.actor.actor_ref.tell(QUIT)
+        self.actor.post(QUIT)
         _wait(self.actor.ended, None if deadline_s is None else max(deadline_s - time.monotonic(), 0) + 10)
         self.loop.close()
         self.pool.close()
         return in_time and not self.workload.runs
 
     def _ring(self) -> None:
-        if self.actor.actor_ref.is_alive():
-            self.actor.actor_ref.tell(RING)
+        self.actor.post(RING)
 
 
 class InlineRuntime(_Parts):
@@ -154,16 +167,17 @@ class InlineRuntime(_Parts):
                     raise self.runner.interrupt
                 if not again and self.scheduler.is_idle():
                     return self.runner.calls
-                if not again:
-                    self._woken.wait()  # for a coroutine, on its loop's thread
+                if not again and self.workload.runs:
+                    self._woken.wait(_LOOK_S)  # for a coroutine, on its loop's thread
+                    self.scheduler.watch.handlers()
         finally:
             self._give_back()
 
     def _give_back(self) -> None:
         self.scheduler.stopping = self.runner.stopping = True
+        self.loop.close()  # first, so that coroutines which it cuts short are handed back
         self.scheduler.step()
         self.scheduler.hand_back_unstarted()
-        self.loop.close()
 
 
 def _wait(future: Future[None], timeout_s: float | None) -> bool:

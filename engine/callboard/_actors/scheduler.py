@@ -84,7 +84,11 @@ class Scheduler:
         """
         now_ns = self._core.clock.now_ns()
         self._unsettled += self._outbox.take()
-        heads = {} if self.stopping else self._read(now_ns)
+        heads: dict[str, int] = {}
+        if self.stopping:
+            self.deadline_ns = NEVER_NS  # one that passes while handlers end would ring without a pause
+        else:
+            heads = self._read(now_ns)
         runs, self._unsettled = self._unsettled, []
         for run in runs:
             self._workload.remove(run)
@@ -123,6 +127,8 @@ class Scheduler:
     def hand_back_unstarted(self) -> None:
         """Make claimed rows pending again whose handlers have not begun, once nothing starts any more."""
         unstarted = [run for run in self._workload.runs.values() if run.started_ns == 0]
+        if not unstarted:
+            return
         with self._core.store.transaction() as session:
             self._core.store.tasks.hand_back(session, [run.task.id for run in unstarted])
         for run in unstarted:

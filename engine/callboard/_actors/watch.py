@@ -50,12 +50,13 @@ class Watch:
     def clock(self) -> None:
         """Shorten backoffs that a clock set back has left further away than their cap (rule 8)."""
         offset_ns = self._clock_offset_ns()
-        jumped_ns, self._offset_ns = self._offset_ns - offset_ns, offset_ns
+        jumped_ns = self._offset_ns - offset_ns
         if jumped_ns > _JUMP_NS:
             logger.warning(
                 "the clock was set back by {:.0f} s; tasks in backoff are brought back", jumped_ns / 1e9
             )
             self.shorten_backoffs()
+        self._offset_ns = offset_ns  # last: where the database refuses, the jump is still to be seen
 
     def shorten_backoffs(self) -> None:
         """Bring tasks in backoff no further away than their cap."""

@@ -28,9 +28,8 @@ class ExecutorLock:
     """The right to execute, held from `acquire` to `release` or the end of the process."""
 
     def __init__(self, database_path: str) -> None:
-        """Name the lock file after the database's."""
+        """Lock the tasks of this database; touches nothing yet."""
         self._database_path = database_path
-        self.path = f"{database_path}-callboard-lock"
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
@@ -39,11 +38,13 @@ class ExecutorLock:
         Raises:
             DatabaseUnavailableError: another engine holds it, or the file cannot be made.
         """
+        # As SQLite resolves links: whatever name the file is opened by, there is one lock.
+        path = f"{os.path.realpath(self._database_path)}-callboard-lock"
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
         except OSError as error:
             raise DatabaseUnavailableError(
-                f"cannot make {self.path} ({error.strerror}); make the database's folder writable"
+                f"cannot make {path} ({error.strerror}); make the database's folder writable"
             ) from error
         try:
             _lock(descriptor)

@@ -98,6 +98,7 @@ _RESCUE = (
     " pulled_in_ns = NULL WHERE state = 'running'"
 )
 _UNPARK = "UPDATE callboard_task SET parked = 0 WHERE parked = 1"
+_UNPARK_LATER = f"{_UNPARK} AND group_id = ? AND next_attempt_at_ns > ?"
 _SET_ASIDE = (
     "UPDATE callboard_task SET state = 'deferred', dormant = 1, next_attempt_at_ns = ? WHERE id IN ("
     f"SELECT id FROM callboard_task INDEXED BY callboard_task_due WHERE {_DUE} AND kind = ?"
@@ -108,7 +109,9 @@ _SET_ASIDE_AGAIN = (
     "UPDATE callboard_task SET next_attempt_at_ns = ? WHERE id IN (SELECT id FROM callboard_task"
     " WHERE state = 'deferred' AND kind = ? AND next_attempt_at_ns <= ? LIMIT ?) RETURNING id"
 )
-_SET_THESE_ASIDE = f"UPDATE callboard_task SET state = 'deferred', next_attempt_at_ns = ? WHERE {_IN_IDS}"
+_SET_THESE_ASIDE = (
+    f"UPDATE callboard_task SET state = 'deferred', parked = 0, next_attempt_at_ns = ? WHERE {_IN_IDS}"
+)
 _TAKE_UP = (
     "UPDATE callboard_task SET state = 'pending', next_attempt_at_ns = min(next_attempt_at_ns, ?1)"
     " WHERE id IN (SELECT id FROM callboard_task WHERE state = 'deferred'"
@@ -233,6 +236,10 @@ class SqliteTasks:
     def park(self, session: Session, ids: Sequence[int]) -> None:
         """Take due rows out of the due index until their group has room."""
         session.run(_PARK, (_ids(ids),))
+
+    def unpark_later(self, session: Session, group_id: bytes, now_ns: int) -> None:
+        """Give those of a group's parked rows back to the due index that are not due at `now_ns`."""
+        session.run(_UNPARK_LATER, (group_id, now_ns))
 
     def resolve(self, session: Session, task: Task) -> None:
         """Write the group and policy that the claiming node's kind gave to a row without them."""

@@ -435,7 +435,7 @@ def test_rule_18_a_big_backlog_of_unknown_rows_does_not_slow_the_claim_of_known_
     without = claim_cost(callboard_database)
     with closing(sqlite3.connect(path_of(callboard_database))) as connection, connection:
         connection.executemany(
-            "INSERT INTO callboard_task (kind, identity, data, data_hash, state) VALUES (?, ?, 'x', 'x', ?)",
+            "INSERT INTO callboard_task (kind, identity, data, data_hash, state) VALUES (?, ?, x'78', x'78', ?)",
             [(THREAD, b"%d" % number, state) for number in range(BACKLOG)],
         )
 
