@@ -74,8 +74,18 @@ class Engine:
         """
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise ConfigurationError(f"workers must be a whole number of at least 1, not {workers!r}")
-        if dead_retention is not None and dead_retention < timedelta(0):
-            raise ConfigurationError(f"dead_retention must not be negative, not {dead_retention!r}")
+        if dead_retention is not None and not (
+            isinstance(dead_retention, timedelta) and dead_retention >= timedelta(0)
+        ):
+            raise ConfigurationError(f"dead_retention must be a timedelta of at least 0, not {dead_retention!r}")
+        if isinstance(plugins, str):
+            raise ConfigurationError(f"plugins takes a list, such as [{plugins!r}]")
+        if services is not None and not (
+            isinstance(services, Mapping) and all(isinstance(each, type) for each in services)
+        ):
+            raise ConfigurationError(
+                f"services maps types to objects, such as {{Mailer: mailer}}, not {services!r}"
+            )
         self._core = Core(
             self,
             open_store(database, synchronous),

@@ -270,6 +270,8 @@ def open_store(database: str | peewee.Database, synchronous: str) -> SqliteStore
         return SqliteStore(lambda: database)
     if isinstance(database, str) and database.startswith("sqlite:///"):
         path = database.removeprefix("sqlite:///")
+        if ("?" in path or path.startswith("file:")) and "memory" not in path:
+            raise ConfigurationError(f"a database URL takes a plain path and no options, not {database!r}")
         return SqliteStore(lambda: own_database(path, synchronous))
     raise ConfigurationError(
         "the database must be a URL such as sqlite:///service.db (sqlite:////var/lib/service.db for an absolute"
