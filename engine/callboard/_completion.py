@@ -80,7 +80,7 @@ def complete(core: Core, run: Run, outcome: Outcome) -> Iterator[Transaction]:
         _open.owner = _current_task()
         try:
             held = store.tasks.still_running(tx.session, [task.id]).get(task.id)
-            if held is None or held[0] != task.token:
+            if held is None or held.token != task.token:
                 run.cancelled = True
                 raise StaleRunError(f"task {task.id} is no longer this run's; nothing of it is committed")
             yield tx
@@ -91,7 +91,7 @@ def complete(core: Core, run: Run, outcome: Outcome) -> Iterator[Transaction]:
                 outcome,
                 core.clock.now_ns(),
                 recurring=run.kind.recurring,
-                requested=held[1] != task.requests,
+                requested=held.requests != task.requests,
             )
             store.tasks.settle(tx.session, [(task.id, transition)], core.clock.now_ns())
             for new in run.buffered:

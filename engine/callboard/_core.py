@@ -48,6 +48,8 @@ class Core:
         plugins: Sequence[Any] | None,
         services: Mapping[type[Any], Any],
         dead_retention: timedelta | None,
+        lease_ns: int,
+        max_crashes: int,
     ) -> None:
         """Put the parts of `engine` together; connects to nothing."""
         self.engine = engine
@@ -55,6 +57,8 @@ class Core:
         self.clock = clock
         self.services = dict(services)
         self.dead_retention = dead_retention
+        self.lease_ns = lease_ns
+        self.max_crashes = max_crashes
         self.registry = KindRegistry(self.services)
         self.plugins = PluginHost(plugins, self.registry)
         self.composer = Composer(self.registry, clock)

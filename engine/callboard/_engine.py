@@ -14,18 +14,18 @@ import peewee
 from google.protobuf.message import Message
 from loguru import logger
 
-from callboard import _lifecycle, _process
+from callboard import _process
 from callboard._actors.runtime import InlineRuntime, Runtime
-from callboard._clock import Clock, SystemClock
+from callboard._clock import Clock, SystemClock, nanoseconds
 from callboard._compose import revived
 from callboard._core import RUNNING, STOPPED, STOPPING, Core
 from callboard._group_state import GroupState
 from callboard._health import Health
 from callboard._kinds import check_group_id
 from callboard._store.sqlite import open_store
-from callboard._task import DeadReason, DeadTask, Enqueued, EnqueueStatus, FinishedTask, Task
+from callboard._task import DeadTask, Enqueued, EnqueueStatus, Task
 from callboard._transaction import GroupHandle, Transaction
-from callboard.errors import ConfigurationError, EngineStateError, StoreError
+from callboard.errors import ConfigurationError, EngineStateError
 
 T = TypeVar("T")
 
@@ -34,6 +34,16 @@ DEFAULT_WORKERS = 32
 
 DEFAULT_DEAD_RETENTION = timedelta(days=30)
 """How long dead tasks are kept by default."""
+
+
+DEFAULT_LEASE = timedelta(seconds=15)
+"""After how long without a heartbeat a node's tasks are taken over by default."""
+
+DEFAULT_MAX_CRASHES = 5
+"""How often in a row a task may take its process down by default."""
+
+MIN_LEASE, MAX_LEASE = timedelta(milliseconds=300), timedelta(hours=1)
+"""Below, three heartbeats in a lease would keep the database busy; above, nobody would wait for it."""
 
 
 class Engine:
@@ -53,6 +63,8 @@ class Engine:
         execute: bool = True,
         synchronous: str = "FULL",
         dead_retention: timedelta | None = DEFAULT_DEAD_RETENTION,
+        lease: timedelta = DEFAULT_LEASE,
+        max_crashes: int = DEFAULT_MAX_CRASHES,
         clock: Clock | None = None,
     ) -> None:
         """Describe an engine.
@@ -67,6 +79,8 @@ class Engine:
             synchronous: SQLite's setting for a database given by URL: `FULL`, or `NORMAL`, which may lose the
                 last commits when the power fails.
             dead_retention: how long dead tasks are kept; `None` for ever.
+            max_crashes: how often in a row a task may take its process down before it is dead.
+            lease: after how long without a sign of life other engines take this one's tasks over.
             clock: the source of time; tests give a `callboard.testing.FakeClock`.
 
         Raises:
@@ -86,6 +100,10 @@ class Engine:
             raise ConfigurationError(
                 f"services maps types to objects, such as {{Mailer: mailer}}, not {services!r}"
             )
+        if not isinstance(lease, timedelta) or not MIN_LEASE <= lease <= MAX_LEASE:
+            raise ConfigurationError(f"lease must lie between {MIN_LEASE} and {MAX_LEASE}, not {lease!r}")
+        if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
+            raise ConfigurationError(f"max_crashes must be a whole number of at least 1, not {max_crashes!r}")
         self._core = Core(
             self,
             open_store(database, synchronous),
@@ -93,11 +111,12 @@ class Engine:
             plugins,
             services or {},
             dead_retention,
+            nanoseconds(lease),
+            max_crashes,
         )
         self._workers = workers
         self._execute = execute
         self._greeted = False
-        self._node_id = 0
         _process.watch(self)
 
     @property
@@ -114,7 +133,7 @@ class Engine:
 
         Raises:
             EngineStateError: the engine has been stopped, or this thread is in a transaction on its database.
-            StoreError: the database cannot be used, or another engine executes its tasks.
+            StoreError: the database cannot be used.
             PluginError: a plugin asked for by name is not installed.
         """
         self._start(None)
@@ -128,14 +147,15 @@ class Engine:
             if self._core.state == STOPPING:
                 raise EngineStateError("this engine is being stopped; make a new Engine")
             if self._execute:
-                self._core.store.acquire_execution()
+                runtime = Runtime(self._core, self._workers, loop)
+                runtime.join()  # first: where that cannot be written, plugins need not try
                 try:
-                    self._enter()
-                    self._core.running = Runtime(self._core, self._node_id, self._workers, loop)
-                    self._core.running.start()
+                    self._greet()
+                    self._core.running = runtime
+                    runtime.start()
                 except BaseException:
                     self._core.running = None
-                    self._core.store.release_execution()
+                    runtime.node.leave()
                     raise
             self._core.state = RUNNING
             _process.started(self)
@@ -161,14 +181,10 @@ class Engine:
             _process.ended(self)
         try:
             ended = runtime is None or runtime.stop(timeout_s)
-            if runtime is not None and ended:
-                self._leave()
         finally:
             self._core.state, self._core.running = STOPPED, None
-        if ended:
-            self._core.store.release_execution()
-        else:
-            logger.warning("stopped while tasks were still running; they run again when an engine next starts")
+        if not ended:
+            logger.warning("stopped while tasks were still running; they run again once this node's lease is over")
         self._core.store.close()
         return ended
 
@@ -213,20 +229,16 @@ class Engine:
             EngineStateError: the engine is started or has been stopped, or does not execute; or this thread is in
                 a transaction on its database.
             KeyboardInterrupt: the user interrupted a handler; its task is handed back un-attempted.
-            StoreError: the database cannot be used, or another engine executes its tasks.
+            StoreError: the database cannot be used.
         """
         with self._core.lock:
             self._check_outside_transaction()
             self._core.ready()
             if self._core.state == RUNNING or not self._execute:
                 raise EngineStateError("run_due is for an engine that is not started and not execute=False")
-            self._core.store.acquire_execution()
-            try:
-                first = not self._greeted
-                self._enter()
-                return InlineRuntime(self._core, self._node_id).run(reconcile=first)
-            finally:
-                self._core.store.release_execution()
+            first = not self._greeted
+            self._greet()
+            return InlineRuntime(self._core).run(reconcile=first)
 
     def wake(self) -> None:
         """Have the table read now; needed only after a commit on a connection that has no commit hook."""
@@ -392,9 +404,10 @@ class Engine:
             return tx.pull_in(msg_or_key, not_later_than_ns=not_later_than_ns)
 
     def cancel(self, task_id: int) -> bool:
-        """Move a live task to the dead-task table; a running one sees `ctx.cancelled`, its outcome is dropped.
+        """Move a live task to the dead-task table.
 
-        Its group stays occupied until the handler returns.
+        A running one sees `ctx.cancelled`, on whatever node it runs, and its outcome is dropped; its group stays
+        occupied, and its row live, until the handler returns.
 
         Returns:
             Whether there was such a task.
@@ -403,9 +416,9 @@ class Engine:
             task = self._core.store.tasks.by_id(tx.session, task_id)
             if task is None:
                 return False
-            burial = _lifecycle.Bury(DeadReason.CANCELLED, task.attempts, task.last_error)
-            self._core.store.tasks.bury(tx.session, [(task_id, burial)], self._core.clock.now_ns())
-            tx.died.append(FinishedTask(task, None, DeadReason.CANCELLED))
+            died = self._core.store.tasks.cancel(tx.session, task, self._core.clock.now_ns())
+            if died is not None:
+                tx.died.append(died)
             tx.session.after_commit(lambda: self._core.cancel(task_id))
             return True
 
@@ -507,15 +520,8 @@ class Engine:
         """
         self._core.load_plugins()
 
-    def _enter(self) -> None:
-        """Become the node that executes: its row, and each plugin's start."""
-        from importlib.metadata import version  # here, as in _plugins: slow to import
-
-        kinds = ",".join(sorted(self._core.registry.runnable))
-        with self._core.store.transaction() as session:
-            self._node_id = self._core.store.add_node(
-                session, version("callboard"), kinds, self._core.clock.now_ns()
-            )
+    def _greet(self) -> None:
+        """Say once which kinds have to wait, and call each plugin's start."""
         if self._greeted:
             return
         self._greeted = True
@@ -532,14 +538,6 @@ class Engine:
                 )
         for hook in self._core.plugins.hooks("callboard_startup"):
             self._core.plugins.call(hook, engine=self)
-
-    def _leave(self) -> None:
-        """Delete this node's row. Where the database is out of reach the next node does, and the stop goes on."""
-        try:
-            with self._core.store.transaction() as session:
-                self._core.store.remove_node(session, self._node_id)
-        except StoreError as error:
-            logger.warning("stopped, but the node's row stays behind: {}", error)
 
     def _check_outside_transaction(self) -> None:
         if self._core.store.in_transaction():

@@ -55,6 +55,23 @@ def overdue(task: Task, now_ns: int, *, recurring: bool = False) -> Bury | None:
     return None
 
 
+def cancelled(task: Task) -> Bury:
+    """Return the burial of a cancelled row."""
+    return Bury(DeadReason.CANCELLED, task.attempts, task.last_error)
+
+
+def crashed(task: Task, crashes: int) -> Bury:
+    """Return the burial of a row that took its process down too often."""
+    return Bury(
+        DeadReason.CRASHED, task.attempts, f"its process ended {crashes} times in a row while it ran alone"
+    )
+
+
+def after_crash_ns(task: Task, crashes: int, now_ns: int) -> int:
+    """Return when a row runs again whose process ended: at once, until a crash was certainly its own."""
+    return 0 if crashes == 0 else min(now_ns + _backoff_ns(task, crashes), NEVER_NS)
+
+
 def settle(
     task: Task, result: Outcome | Failure, now_ns: int, *, recurring: bool = False, requested: bool = False
 ) -> Transition:
@@ -87,10 +104,7 @@ def settle(
 def _failed(task: Task, failure: Failure, now_ns: int, recurring: bool, requested: bool) -> Transition:
     attempts = min(task.attempts + 1, UNLIMITED_ATTEMPTS - 1) if failure.counted else task.attempts
     outages = 0 if failure.counted else min(task.outages + 1, UNLIMITED_ATTEMPTS)
-    initial = DEFAULT_POLICY.initial_ns if task.initial_backoff_ns is None else task.initial_backoff_ns
-    factor = DEFAULT_POLICY.factor if task.backoff_factor is None else task.backoff_factor
-    cap = DEFAULT_POLICY.cap_ns if task.max_backoff_ns is None else task.max_backoff_ns
-    wait_ns = backoff_ns(attempts if failure.counted else outages, initial, factor, cap)
+    wait_ns = _backoff_ns(task, attempts if failure.counted else outages)
     next_ns = min(now_ns + wait_ns, NEVER_NS)
     if requested:
         return _renewed(task, next_ns, now_ns, failure.error)
@@ -98,6 +112,13 @@ def _failed(task: Task, failure: Failure, now_ns: int, recurring: bool, requeste
     if failure.counted and exhausted and not recurring:
         return Bury(DeadReason.EXHAUSTED, attempts, failure.error)
     return Keep(attempts, outages, next_ns, task.created_at_ns, task.expires_at_ns, failure.error)
+
+
+def _backoff_ns(task: Task, number: int) -> int:
+    initial = DEFAULT_POLICY.initial_ns if task.initial_backoff_ns is None else task.initial_backoff_ns
+    factor = DEFAULT_POLICY.factor if task.backoff_factor is None else task.backoff_factor
+    cap = DEFAULT_POLICY.cap_ns if task.max_backoff_ns is None else task.max_backoff_ns
+    return backoff_ns(number, initial, factor, cap)
 
 
 def _kept(task: Task, attempts: int, next_ns: int) -> Keep:

@@ -523,7 +523,7 @@ def test_the_engine_looks_at_the_clock_and_at_the_file_once_a_second() -> None:
 
 
 def test_wakes_that_come_before_the_table_is_read_are_one() -> None:
-    mailbox = SchedulerActor(*[cast(Any, None)] * 5)
+    mailbox = SchedulerActor(*[cast(Any, None)] * 6)
 
     for _ in range(1_000):
         mailbox.wake()

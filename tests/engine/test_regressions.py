@@ -410,15 +410,23 @@ def test_rule_21_tasks_do_not_run_inside_a_transaction_of_the_caller(make_engine
     assert engine.run_due() == 1
 
 
-def test_rule_7_a_database_under_another_name_is_executed_by_one_engine_all_the_same(
+def test_rule_7_engines_on_two_names_of_a_file_see_each_other(
     make_engine: MakeEngine, callboard_database: str, tmp_path: Path
 ) -> None:
-    make_engine().start()
+    handler = Blocking()
+    first = make_engine(Plugin(receipts(handler)))
+    first.start()
+    first.enqueue(receipt("hello", b"group"))
+    handler.wait_begun("hello")
     link = tmp_path / "link.db"
     link.symlink_to(path_of(callboard_database))
-    other = make_engine(database=f"sqlite:///{link}")
-    with pytest.raises(DatabaseUnavailableError, match="another engine"):
-        other.start()
+
+    with make_engine(Plugin(receipts(handler)), database=f"sqlite:///{link}") as other:
+        other.enqueue(receipt("another", b"group"))
+        assert other.wait_idle(WAIT_S)
+        assert handler.begun == ["hello"]
+        handler.let_go()
+        assert first.wait_idle(WAIT_S)
 
 
 @pytest.mark.parametrize("deadline", [1_700_000_000.5, "tomorrow"])

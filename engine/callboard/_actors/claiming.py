@@ -31,13 +31,34 @@ SET_ASIDE_NS = 3_600 * 10**9
 _SAMPLE = 5
 
 
+PATIENCE_NS = 30 * 10**9
+"""How long nothing is claimed to let a task run alone; then other work goes on, and it is tried again."""
+
+
 class Memory:
     """What one claim tells the next."""
 
     def __init__(self) -> None:
         """Remember nothing yet."""
+        self._alone_next = True
+        self._held_since_ns: int | None = None
         self.undecodable: dict[int, None] = {}
         self._warned_ns: dict[str, int] = {}
+
+    def is_alones_turn(self, now_ns: int) -> bool:
+        """Return whether a task that must run alone is next: in turn with other work, and for some time only."""
+        if self._alone_next and self._held_since_ns is not None and now_ns - self._held_since_ns > PATIENCE_NS:
+            self.pass_turn()
+            return False
+        if not self._alone_next:
+            self._alone_next = True
+            return False
+        self._held_since_ns = now_ns if self._held_since_ns is None else self._held_since_ns
+        return True
+
+    def pass_turn(self) -> None:
+        """Let other work have the next turn."""
+        self._alone_next, self._held_since_ns = False, None
 
     def warn(self, kind: str, ids: Sequence[int], now_ns: int) -> None:
         """Warn of deferred rows, once for a kind and hour."""
@@ -62,7 +83,9 @@ class Claim:
         more: whether another pass may have something to do at once, or must find out when the next one has.
     """
 
-    def __init__(self, core: Core, workload: Workload, memory: Memory, session: Session, now_ns: int) -> None:
+    def __init__(
+        self, core: Core, workload: Workload, memory: Memory, session: Session, now_ns: int, node_id: int
+    ) -> None:
         """Claim for `core`, no more than `workload` has room for."""
         self._runnable = core.registry.runnable
         self._tasks = core.store.tasks
@@ -70,25 +93,38 @@ class Claim:
         self._memory = memory
         self._session = session
         self._now_ns = now_ns
+        self._node_id = node_id
         self.runs: list[Run] = []
         self.buried: list[tuple[Task, Bury]] = []
         self.more = False
         self._undecodable: dict[str, list[int]] = {}
         self._emptied: list[bytes] = []
 
-    def make(self, heads: dict[str, int], node_id: int) -> None:
-        """Claim due rows; `heads` are the earliest deadlines of all kinds that have pending rows."""
+    def make(self, heads: dict[str, int], *, alone_due: bool) -> None:
+        """Claim due rows.
+
+        Args:
+            heads: the earliest deadlines of all kinds that have pending rows.
+            alone_due: whether a row is due that must run with nothing beside it.
+        """
         due = [kind for kind, at_ns in heads.items() if at_ns <= self._now_ns]
         for kind in due:
             if kind not in self._runnable:
                 self._set_aside(kind)
-        for group_id in self._workload.thirsty():
-            self._refill(group_id)
-        known = [kind for kind in due if kind in self._runnable]
-        if known and not self._workload.is_full():
-            self._claim_due(known)
+        if self._workload.alone is not None:
+            return
+        if alone_due and self._memory.is_alones_turn(self._now_ns):
+            if not self._workload.runs:
+                self._claim_alone()
+        else:
+            for group_id in self._workload.thirsty():
+                self._refill(group_id)
+            known = [kind for kind in due if kind in self._runnable]
+            if known and not self._workload.is_full():
+                self._claim_due(known)
+            self.more |= alone_due and not self.runs
         if self.runs:
-            self._tasks.start(self._session, [run.task.id for run in self.runs], self._now_ns, node_id)
+            self._tasks.start(self._session, [run.task.id for run in self.runs], self._now_ns, self._node_id)
         if self.buried:
             burials = [(task.id, burial) for task, burial in self.buried]
             self._tasks.bury(self._session, burials, self._now_ns)
@@ -101,10 +137,17 @@ class Claim:
             self._workload.remove(run)
         self._workload.backlogged.update(self._emptied)
 
+    def _claim_alone(self) -> None:
+        self._memory.pass_turn()
+        for task in self._tasks.alone_due(self._session, self._runnable, self._node_id, self._now_ns):
+            self._admit(task)
+        if self.runs:
+            self._workload.alone = self.runs[0].task.id
+
     def _claim_due(self, kinds: Sequence[str]) -> None:
         workload = self._workload
         grouped_only = workload.loose_room() <= 0
-        rows = self._tasks.due(self._session, kinds, self._now_ns, BATCH, grouped_only=grouped_only)
+        rows = self._tasks.due(self._session, kinds, self._node_id, self._now_ns, BATCH, grouped_only=grouped_only)
         park: list[int] = []
         skipped = 0
         for task in rows:
@@ -130,12 +173,12 @@ class Claim:
 
     def _refill(self, group_id: bytes) -> None:
         room = self._workload.room_in(group_id)
-        rows = self._tasks.parked(self._session, group_id, self._now_ns, room)
+        rows = self._tasks.parked(self._session, group_id, self._node_id, self._now_ns, room)
         if len(rows) < room:
             self._workload.backlogged.discard(group_id)
             self._emptied.append(group_id)
-            # A clock that went back leaves rows that were due when they were parked, and are not any more.
-            self._tasks.unpark_later(self._session, group_id, self._now_ns)
+            # None should be left; a clock that went back, or another node in the group, may have kept some.
+            self._tasks.unpark(self._session, [group_id])
         for task in rows:
             self._admit(task)
 
@@ -149,8 +192,12 @@ class Claim:
         try:
             message = _codec.decode(task.data, task.kind, kind.message_type)
             if task.max_attempts is None:
-                task = resolved(task, kind, message)
-                self._tasks.resolve(self._session, task)
+                whole = resolved(task, kind, message)
+                self._tasks.resolve(self._session, whole)
+                if whole.group_id != task.group_id:
+                    self.more = True  # only now can it be seen whether the group is another node's
+                    return
+                task = whole
         except UnknownPayloadError:
             self._undecodable.setdefault(task.kind, []).append(task.id)
             return
@@ -171,7 +218,7 @@ class Claim:
         if len(ids) >= SET_ASIDE_BATCH:
             return
         # What is still due was not to be deferred: its time or attempts are up, or it has no payload.
-        for task in self._tasks.due(self._session, [kind], self._now_ns, BATCH, grouped_only=False):
+        for task in self._tasks.due(self._session, [kind], self._node_id, self._now_ns, BATCH, grouped_only=False):
             burial = _lifecycle.overdue(task, self._now_ns)
             self.buried.append((task, burial or _malformed(task, "the payload is an empty Task")))
 

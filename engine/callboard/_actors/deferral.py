@@ -21,11 +21,13 @@ class Heads(NamedTuple):
         pending: for each kind with pending rows, or with rows set aside here that are looked at again.
         deferred: for each kind with deferred rows.
         expiry_ns: when the first deferred row expires.
+        alone_ns: when the first row is due that must run alone.
     """
 
     pending: dict[str, int]
     deferred: dict[str, int]
     expiry_ns: int
+    alone_ns: int
 
 
 class Deferral:
@@ -37,12 +39,16 @@ class Deferral:
         self._memory = memory
         self.may_have_changed = True
 
-    def read(self, session: Session) -> Heads:
-        """Read the earliest deadlines."""
+    def read(self, session: Session, node_id: int) -> Heads:
+        """Read the earliest deadlines of what `node_id` may claim."""
         tasks = self._core.store.tasks
         expiry_ns = tasks.deferred_expiry_ns(session)
+        alone_ns = tasks.alone_head_ns(session, self._core.registry.runnable, node_id)
         return Heads(
-            tasks.heads(session), tasks.deferred_heads(session), NEVER_NS if expiry_ns is None else expiry_ns
+            tasks.heads(session),
+            tasks.deferred_heads(session),
+            NEVER_NS if expiry_ns is None else expiry_ns,
+            NEVER_NS if alone_ns is None else alone_ns,
         )
 
     def concerns(self, heads: Heads, now_ns: int) -> bool:

@@ -13,6 +13,7 @@ from loguru import logger
 
 from callboard._actors.alarm import Alarm
 from callboard._actors.hooks import HookCaller
+from callboard._actors.node import Node
 from callboard._actors.rounds import Rounds
 from callboard._actors.scheduler import Scheduler
 from callboard._clock import nanoseconds
@@ -66,11 +67,12 @@ class SchedulerActor(pykka.ThreadingActor):
     use_daemon_thread = True
 
     def __init__(
-        self, store: SqliteStore, scheduler: Scheduler, alarm: Alarm, rounds: Rounds, hooks: HookCaller
+        self, store: SqliteStore, node: Node, scheduler: Scheduler, alarm: Alarm, rounds: Rounds, hooks: HookCaller
     ) -> None:
         """Drive `scheduler`."""
         super().__init__()
         self._store = store
+        self._node = node
         self._scheduler = scheduler
         self._alarm = alarm
         self._rounds = rounds
@@ -145,27 +147,38 @@ class SchedulerActor(pykka.ThreadingActor):
         watch.clock()
         watch.handlers()
         self._rounds.make()
-        if watch.others_wrote():
+        others_wrote = watch.others_wrote()
+        if others_wrote:
             self._scheduler.others_wrote()
-        elif not self._scheduler.is_due() and not self._failures:
+        if self._node.look(changed=others_wrote):
+            others_wrote = True
+        if not others_wrote and not self._scheduler.is_due() and not self._failures:
             return
         self._step()
 
     def _step(self) -> None:
         if time.monotonic() < self._retry_at_s:
             return
-        again = self._scheduler.step()
-        if self._failures:
-            self._recovered()
-        self._alarm.set(min(self._scheduler.deadline_ns, self._rounds.deadline_ns))
-        if again:
+        if self._pass():
             self.wake()  # behind the messages that wait, so that a busy table cannot shut them out
         else:
             self._answer()
 
+    def _pass(self) -> bool:
+        again = self._scheduler.step()
+        if self._failures:
+            self._recovered()
+        self._alarm.set(min(self._scheduler.deadline_ns, self._rounds.deadline_ns))
+        return again
+
     def _answer(self) -> None:
         self._answer_drained()
-        if self._when_idle and self._scheduler.is_idle():
+        if not self._when_idle or not self._scheduler.is_quiet():
+            return
+        # Once more: a hook may have enqueued something after the last pass, and ended since.
+        if self._pass():
+            self.wake()
+        elif self._scheduler.is_quiet():
             while self._when_idle:
                 self._when_idle.pop().set_result(None)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from loguru import logger
 
 from callboard._actors.loops import HandlerLoop
+from callboard._actors.node import Node
 from callboard._context import TaskContext
 from callboard._outcome import Defer, Discard, Done, Failure, Outcome, RescheduleAt
 from callboard._run import Run
@@ -29,17 +30,19 @@ class Runner:
     """Run claimed tasks, each once, and hand the ended runs to `deliver`."""
 
     def __init__(
-        self, core: Core, deliver: Callable[[Run], None], loop: HandlerLoop, *, interruptible: bool
+        self, core: Core, node: Node, deliver: Callable[[Run], None], loop: HandlerLoop, *, interruptible: bool
     ) -> None:
         """Run for `core`.
 
         Args:
             core: the engine's, for handlers' contexts.
+            node: whose lease a run needs to start.
             deliver: takes each run once it has ended.
             loop: where coroutines run.
             interruptible: whether a `KeyboardInterrupt` on the main thread is the user's, not the handler's.
         """
         self._core = core
+        self._node = node
         self._deliver = deliver
         self._loop = loop
         self._interruptible = interruptible
@@ -52,7 +55,7 @@ class Runner:
         # Begun before the flag is read: whoever sets the flag and then finds a run not begun knows that it
         # never will be.
         run.started_ns = self._core.clock.monotonic_ns()
-        if self.stopping or run.cancelled:
+        if self.stopping or run.cancelled or run.started_ns >= self._node.lease_until_ns:
             run.started_ns = 0
             run.result = "dropped" if run.cancelled else "handed back"
             self._deliver(run)

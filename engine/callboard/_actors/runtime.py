@@ -13,6 +13,7 @@ from callboard._actors.dispatcher import Dispatcher, InlineDispatcher, ThreadPoo
 from callboard._actors.hooks import HookCaller
 from callboard._actors.loops import HandlerLoop
 from callboard._actors.mailbox import QUIT, RING, Died, SchedulerActor, WhenDrained, WhenIdle
+from callboard._actors.node import Heartbeat, Node
 from callboard._actors.outbox import Outbox
 from callboard._actors.rounds import Rounds
 from callboard._actors.router import Router
@@ -32,16 +33,19 @@ _LOOK_S = 1.0
 class _Parts:
     """What both ways to run tasks are made of."""
 
-    def __init__(self, core: Core, node_id: int, workers: int, dispatcher: Dispatcher, loop: HandlerLoop) -> None:
+    def __init__(self, core: Core, workers: int, dispatcher: Dispatcher, loop: HandlerLoop) -> None:
         self.core = core
-        self.node_id = node_id
         self.loop = loop
         self.workload = Workload(workers)
+        self.node = Node(core, self.workload, lambda died: self.scheduler.report(died))
+        self.heartbeat = Heartbeat(self.node, core.lease_ns)
         self.outbox = Outbox(self.wake, self.wake_within)
-        self.runner = Runner(core, self.outbox.put, loop, interruptible=isinstance(dispatcher, InlineDispatcher))
+        self.runner = Runner(
+            core, self.node, self.outbox.put, loop, interruptible=isinstance(dispatcher, InlineDispatcher)
+        )
         self.router = Router(core.store, dispatcher, self.runner, self.workload.is_idle)
         self.hooks = HookCaller(core, dispatcher, self.wake)
-        self.scheduler = Scheduler(core, node_id, self.workload, self.router, self.outbox, self.hooks)
+        self.scheduler = Scheduler(core, self.node, self.workload, self.router, self.outbox, self.hooks)
         self.rounds = Rounds(core, self.hooks)
 
     def wake(self) -> None:
@@ -66,20 +70,24 @@ class _Parts:
 class Runtime(_Parts):
     """A started engine: threads, actors and the alarm."""
 
-    def __init__(self, core: Core, node_id: int, workers: int, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, core: Core, workers: int, loop: asyncio.AbstractEventLoop | None) -> None:
         """Prepare to run; `loop` is the host's, for coroutine handlers."""
         self.pool = ThreadPool(workers, "callboard")
-        super().__init__(core, node_id, workers, self.pool, HandlerLoop(loop))
+        super().__init__(core, workers, self.pool, HandlerLoop(loop))
         self._alarm = Alarm(core.clock, self._ring, core.store.poll_interval_s)
-        self.actor = SchedulerActor(core.store, self.scheduler, self._alarm, self.rounds, self.hooks)
+        self.actor = SchedulerActor(core.store, self.node, self.scheduler, self._alarm, self.rounds, self.hooks)
 
-    def start(self) -> None:
-        """Take over what gone engines left, reconcile, and run."""
+    def join(self) -> None:
+        """Become a node, and take over what gone engines left."""
         try:
             self.scheduler.prepare()
         except BaseException:
             self.pool.close()
             raise
+
+    def start(self) -> None:
+        """Reconcile, and run."""
+        self.heartbeat.start()
         self.actor.begin()
         self._alarm.start()
         self.hooks.want_reconcile("start")
@@ -123,9 +131,13 @@ class Runtime(_Parts):
                 self.cancel(task_id)
         self.actor.post(QUIT)
         _wait(self.actor.ended, None if deadline_s is None else max(deadline_s - time.monotonic(), 0) + 10)
+        self.heartbeat.stop()
         self.loop.close()
         self.pool.close()
-        return in_time and not self.workload.runs
+        ended = in_time and not self.workload.runs
+        if ended:
+            self.node.leave()
+        return ended
 
     def _ring(self) -> None:
         self.actor.post(RING)
@@ -134,11 +146,11 @@ class Runtime(_Parts):
 class InlineRuntime(_Parts):
     """One pass over what is due now, on the caller's thread."""
 
-    def __init__(self, core: Core, node_id: int) -> None:
+    def __init__(self, core: Core) -> None:
         """Prepare to run; one task at a time, so there is one worker."""
         self._dispatcher = InlineDispatcher()
         self._woken = threading.Event()
-        super().__init__(core, node_id, 1, self._dispatcher, HandlerLoop())
+        super().__init__(core, 1, self._dispatcher, HandlerLoop())
 
     def wake(self) -> None:
         """Note that an outcome has come."""
@@ -155,9 +167,10 @@ class InlineRuntime(_Parts):
             KeyboardInterrupt: the user asked to stop; what had not ended is handed back.
         """
         self.scheduler.prepare()
-        if reconcile:
-            self.hooks.want_reconcile("start")
         try:
+            self.heartbeat.start()
+            if reconcile:
+                self.hooks.want_reconcile("start")
             while True:
                 self._woken.clear()
                 again = self.scheduler.step()
@@ -165,19 +178,25 @@ class InlineRuntime(_Parts):
                     again = True
                 if self.runner.interrupt is not None:
                     raise self.runner.interrupt
-                if not again and self.scheduler.is_idle():
-                    return self.runner.calls
-                if not again and self.workload.runs:
+                if again:
+                    continue
+                if self.workload.runs:
                     self._woken.wait(_LOOK_S)  # for a coroutine, on its loop's thread
                     self.scheduler.watch.handlers()
+                elif self.scheduler.is_quiet() and not self.scheduler.step() and self.scheduler.is_quiet():
+                    return self.runner.calls  # and no hook has enqueued anything after the pass before
         finally:
             self._give_back()
 
     def _give_back(self) -> None:
         self.scheduler.stopping = self.runner.stopping = True
         self.loop.close()  # first, so that coroutines which it cuts short are handed back
-        self.scheduler.step()
-        self.scheduler.hand_back_unstarted()
+        try:
+            self.scheduler.step()
+            self.scheduler.hand_back_unstarted()
+        finally:
+            self.heartbeat.stop()
+            self.node.leave()
 
 
 def _wait(future: Future[None], timeout_s: float | None) -> bool:

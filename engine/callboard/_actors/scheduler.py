@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from loguru import logger
-
 from callboard import _crash_points
-from callboard._actors.claiming import BATCH, Claim, Memory
+from callboard._actors.claiming import BATCH, PATIENCE_NS, Claim, Memory
 from callboard._actors.deferral import Deferral
 from callboard._actors.hooks import HookCaller
+from callboard._actors.node import Node
 from callboard._actors.outbox import Outbox
 from callboard._actors.router import Router
 from callboard._actors.settling import Settlement
@@ -41,15 +40,15 @@ class Scheduler:
     def __init__(
         self,
         core: Core,
-        node_id: int,
+        node: Node,
         workload: Workload,
         router: Router,
         outbox: Outbox,
         hooks: HookCaller,
     ) -> None:
-        """Schedule for `core`, as the node `node_id`."""
+        """Schedule for `core`, as `node`."""
         self._core = core
-        self._node_id = node_id
+        self._node = node
         self._workload = workload
         self._router = router
         self._outbox = outbox
@@ -58,19 +57,20 @@ class Scheduler:
         self._deferral = Deferral(core, self._memory)
         self._unsettled: list[Run] = []
         self._away: set[str] = set()
+        self._alone_due = False
         self.watch = Watch(core, workload)
         self.deadline_ns = NEVER_NS
         self.counters: Counter[str] = Counter(done=0, dead=0, failed=0, stale=0)
         self.stopping = False
 
     def prepare(self) -> None:
-        """Take over the rows of engines that are gone, before the first pass."""
-        store = self._core.store
-        with store.transaction() as session:
-            rescued = store.tasks.rescue(session)
-        if rescued:
-            logger.info("{} task(s) that an engine left running are pending again", rescued)
-        self.watch.shorten_backoffs()
+        """Become a node, and take over the rows of those that are gone, before the first pass."""
+        self._node.join()
+        try:
+            self.watch.shorten_backoffs()
+        except BaseException:
+            self._node.leave()
+            raise
 
     def others_wrote(self) -> None:
         """Look at deferred rows anew in the next pass: another node may have set them aside."""
@@ -94,16 +94,20 @@ class Scheduler:
             self._workload.remove(run)
         settlement = Settlement(self._core, runs)
         claim: Claim | None = None
-        wants_claim = bool(heads) or (bool(self._workload.thirsty()) and not self.stopping)
+        idle_hands = self._alone_due or bool(self._workload.thirsty())
+        wants_claim = bool(heads) or (idle_hands and not self.stopping)
         try:
             if runs or wants_claim:
                 store = self._core.store
                 with store.transaction() if runs else store.claiming() as session:
+                    lease_until_ns = self._node.renew(session)
                     if runs:
                         settlement.write(session, now_ns)
                     if wants_claim:
-                        claim = Claim(self._core, self._workload, self._memory, session, now_ns)
-                        claim.make(heads, self._node_id)
+                        node_id = self._node.id
+                        claim = Claim(self._core, self._workload, self._memory, session, now_ns, node_id)
+                        claim.make(heads, alone_due=self._alone_due)
+                self._node.lease_until_ns = lease_until_ns
         except BaseException:
             if claim is not None:
                 claim.abandon()
@@ -127,13 +131,17 @@ class Scheduler:
     def hand_back_unstarted(self) -> None:
         """Make claimed rows pending again whose handlers have not begun, once nothing starts any more."""
         unstarted = [run for run in self._workload.runs.values() if run.started_ns == 0]
-        if not unstarted:
+        if not unstarted and not self._workload.backlogged:
             return
-        with self._core.store.transaction() as session:
-            self._core.store.tasks.hand_back(session, [run.task.id for run in unstarted])
         for run in unstarted:
-            run.cancelled = True
+            run.cancelled, run.result = True, "handed back"
+        settlement = Settlement(self._core, unstarted)  # some may have been cancelled or taken over meanwhile
+        with self._core.store.transaction() as session:
+            settlement.write(session, self._core.clock.now_ns())
+            self._core.store.tasks.unpark(session, self._workload.backlogged)
+        for run in unstarted:
             self._workload.remove(run)
+        self._account(unstarted, settlement)
 
     def is_due(self) -> bool:
         """Return whether a pass has something to do, as far as the last one knew."""
@@ -143,21 +151,20 @@ class Scheduler:
         """Return whether nothing claimed is left and plugins were told of it, once nothing is claimed any more."""
         return self.stopping and not self._workload.runs and not self._unsettled and self._hooks.is_told()
 
-    def is_idle(self) -> bool:
-        """Return whether nothing that this node can run is due, running or waiting to be written."""
-        now_ns = self._core.clock.now_ns()
-        quiet = not self._workload.runs and not self._unsettled and len(self._outbox) == 0
-        return quiet and self._hooks.is_idle(now_ns) and not self._read(now_ns)
+    def is_quiet(self) -> bool:
+        """Return whether nothing runs, waits to be written, or may enqueue from a hook."""
+        idle_hooks = self._hooks.is_idle(self._core.clock.now_ns())
+        return idle_hooks and not self._workload.runs and not self._unsettled and len(self._outbox) == 0
 
     def _read(self, now_ns: int) -> dict[str, int]:
         """Return the kinds that have rows to see to now, and set the deadline to when the next will."""
         store = self._core.store
         with store.reading() as session:
-            heads = self._deferral.read(session)
+            heads = self._deferral.read(session, self._node.id)
         if self._deferral.concerns(heads, now_ns):
             with store.transaction() as session:
                 died = self._deferral.tend(session, heads, now_ns)
-                heads = self._deferral.read(session)
+                heads = self._deferral.read(session, self._node.id)
             self.report(died)
         runnable = self._core.registry.runnable
         earliest = dict(heads.pending)
@@ -165,7 +172,9 @@ class Scheduler:
             if kind not in runnable:
                 earliest[kind] = min(at_ns, earliest.get(kind, NEVER_NS))
         future = [at_ns for at_ns in (*earliest.values(), *heads.deferred.values()) if at_ns > now_ns]
-        self.deadline_ns = min([*future, heads.expiry_ns, self._hooks.deadline_ns()])
+        self._alone_due = heads.alone_ns <= now_ns
+        alone_ns = now_ns + PATIENCE_NS if self._alone_due else heads.alone_ns
+        self.deadline_ns = min([*future, alone_ns, heads.expiry_ns, self._hooks.deadline_ns()])
         return {kind: at_ns for kind, at_ns in earliest.items() if at_ns <= now_ns}
 
     def _account(self, runs: list[Run], settlement: Settlement) -> None:

@@ -9,7 +9,8 @@ from callboard import _crash_points, _lifecycle
 from callboard._lifecycle import Bury, Finish, Transition
 from callboard._outcome import Failure
 from callboard._run import Run
-from callboard._task import FinishedTask
+from callboard._store.sqlite_tasks import Held
+from callboard._task import FinishedTask, Task
 
 if TYPE_CHECKING:
     from callboard._core import Core
@@ -39,21 +40,24 @@ class Settlement:
         """Write the outcomes of runs that still hold their rows, with what they buffered (rules 10 and 14)."""
         _crash_points.reach("callboard.settle.begun")
         tasks = self._core.store.tasks
-        open_runs = [run for run in self._runs if run.committed is None and run.result != "dropped"]
+        open_runs = [run for run in self._runs if run.committed is None]
         held = tasks.still_running(session, [run.task.id for run in open_runs]) if open_runs else {}
         changes: list[tuple[int, Transition]] = []
         handed_back: list[int] = []
+        cancelled: list[tuple[Task, Held]] = []
         for run in self._runs:
             if run.committed is not None:
                 self._count(run, run.committed)
                 continue
-            token, requests = held.get(run.task.id, (None, 0))
-            if token != run.task.token or run.result is None:
+            row = held.get(run.task.id)
+            if row is None or row.token != run.task.token:
                 self.stale += 1
-            elif isinstance(run.result, str):
+                if row is not None and row.cancelled and row.token == run.task.token + 1:
+                    cancelled.append((run.task, row))  # while it ran here
+            elif run.result is None or isinstance(run.result, str):
                 handed_back.append(run.task.id)
             else:
-                requested = requests != run.task.requests
+                requested = row.requests != run.task.requests
                 change = _lifecycle.settle(
                     run.task, run.result, now_ns, recurring=run.kind.recurring, requested=requested
                 )
@@ -63,6 +67,9 @@ class Settlement:
                     tasks.enqueue(session, new, self._core.recurring_kinds, self.finished)
                     self.again = True
         tasks.settle(session, changes, now_ns)
+        if cancelled:
+            self.finished += tasks.bury_cancelled(session, cancelled, now_ns, self._core.recurring_kinds)
+            self.again = True
         if handed_back:
             tasks.hand_back(session, handed_back)
         _crash_points.reach("callboard.settle.written")

@@ -96,7 +96,8 @@ class Watch:
         with store.reading() as session:
             held = store.tasks.still_running(session, list(self._workload.runs))
         for task_id, run in list(self._workload.runs.items()):
-            if held.get(task_id, (None, 0))[0] != run.task.token and run.committed is None:
+            row = held.get(task_id)
+            if run.committed is None and (row is None or row.token != run.task.token):
                 run.cancel()
 
     def _clock_offset_ns(self) -> int:

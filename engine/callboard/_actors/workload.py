@@ -15,12 +15,19 @@ MAX_BUSY_GROUPS = 1_024
 
 
 class Workload:
-    """The runs between claim and commit. Only the scheduler changes it."""
+    """The runs between claim and commit. Only the scheduler changes it.
+
+    Attributes:
+        runs: by their tasks' ids.
+        backlogged: groups with parked rows.
+        alone: the task that runs with nothing beside it, because a process has ended over it.
+    """
 
     def __init__(self, workers: int) -> None:
         """Start with nothing claimed."""
         self.runs: dict[int, Run] = {}
         self.backlogged: set[bytes] = set()
+        self.alone: int | None = None
         self._groups: dict[bytes, int] = {}
         self._loose = 0
         self._max_loose = workers + PREFETCH
@@ -37,6 +44,8 @@ class Workload:
     def remove(self, run: Run) -> None:
         """Count a run as written back."""
         del self.runs[run.task.id]
+        if self.alone == run.task.id:
+            self.alone = None
         group_id = run.task.group_id
         if group_id is None:
             self._loose -= 1

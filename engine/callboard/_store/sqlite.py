@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -14,10 +13,10 @@ import peewee
 from playhouse.pool import PooledSqliteDatabase
 
 from callboard._store import migrating
-from callboard._store.executor_lock import ExecutorLock
 from callboard._store.failures import translate
 from callboard._store.session import Session, SqliteSession, connected, peewee_session, raw_connection
 from callboard._store.sqlite_groups import SqliteGroups
+from callboard._store.sqlite_nodes import SqliteNodes
 from callboard._store.sqlite_tasks import SqliteTasks
 from callboard._task import DeadTask, Task
 from callboard.errors import ConfigurationError
@@ -30,10 +29,6 @@ _SYNCHRONOUS_NORMAL = 1  # SQLite's number for it
 _orphans: list[peewee.SqliteDatabase] = []
 """Databases inherited through a fork: to close them, even by collecting them, would disturb the parent's."""
 
-_NODE = (
-    "INSERT INTO callboard_node (host, pid, version, kinds, started_at_ns, heartbeat_at_ns)"
-    " VALUES (?1, ?2, ?3, ?4, ?5, ?5) RETURNING id"
-)
 _STAMP = (
     "INSERT INTO callboard_stamp (name, at_ns) VALUES (?1, ?2)"
     " ON CONFLICT (name) DO UPDATE SET at_ns = ?2 WHERE at_ns <= ?3 OR at_ns > ?2 RETURNING at_ns"
@@ -65,7 +60,7 @@ class SqliteStore:
             )
         self.path = str(database.database)
         self.where = f"database {self.path}"
-        self._lock = ExecutorLock(self.path)
+        self.nodes = SqliteNodes(self.path)
         self._use(database)
 
     def _use(self, database: peewee.SqliteDatabase) -> None:
@@ -162,29 +157,6 @@ class SqliteStore:
             version: int = session.rows("PRAGMA data_version")[0][0]
             return version
 
-    def acquire_execution(self) -> None:
-        """Take the right to execute this file's tasks.
-
-        Raises:
-            DatabaseUnavailableError: another engine has it.
-        """
-        self._lock.acquire()
-
-    def release_execution(self) -> None:
-        """Give the right to execute back."""
-        self._lock.release()
-
-    def add_node(self, session: Session, version: str, kinds: str, now_ns: int) -> int:
-        """Write this engine's row in the node table, the only one where one engine executes; return its id."""
-        session.run("DELETE FROM callboard_node")
-        row = session.rows(_NODE, (socket.gethostname(), os.getpid(), version, kinds, now_ns))
-        node_id: int = row[0][0]
-        return node_id
-
-    def remove_node(self, session: Session, node_id: int) -> None:
-        """Delete this engine's row in the node table."""
-        session.run("DELETE FROM callboard_node WHERE id = ?", (node_id,))
-
     def take_turn(self, session: Session, name: str, now_ns: int, interval_ns: int) -> bool:
         """Return whether it is this node's turn to do what the fleet does once in `interval_ns`."""
         return bool(session.rows(_STAMP, (name, now_ns, now_ns - interval_ns)))
@@ -239,7 +211,7 @@ class SqliteStore:
 
     def forget(self) -> None:
         """Drop every connection without closing it, as a forked child must."""
-        self._lock.release()
+        self.nodes.forget()
         _orphans.append(self.database)
         self._use(self._make_database())
 

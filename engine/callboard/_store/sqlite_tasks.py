@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from callboard import _lifecycle
+from callboard._compose import revived
 from callboard._store.session import Session
-from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task, TaskState
+from callboard._task import DeadReason, DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task, TaskState
 
 _TASK = ", ".join(Task._fields)
 # A row as it is once claimed, so that nobody has to copy it for the two columns that the claim changes.
@@ -21,7 +23,8 @@ _NEW = ", ".join(NewTask._fields)
 _DEAD_COLUMNS = [name for name in DeadTask._fields if name not in ("id", "task_id", "reason", "died_at_ns")]
 _DEAD = ", ".join(_DEAD_COLUMNS)
 _IN_IDS = "id IN (SELECT value FROM json_each(?))"
-_DUE = "state = 'pending' AND parked = 0"
+_DUE = "state = 'pending' AND parked = 0 AND alone = 0"
+_ALONE = "state = 'pending' AND alone = 1"
 
 _DORMANT_NS = 60 * 10**9
 """A row that is further from due than this when it is written goes into the index of dormant identities."""
@@ -56,14 +59,29 @@ _HEADS = (
     f" SELECT kind, (SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {_DUE} AND kind = head.kind)"
     " FROM head WHERE kind IS NOT NULL"
 )
+# A group belongs to the node that has rows of it running, so no lease of groups has to be written or given back.
+_NOT_ELSEWHERE = (
+    "NOT EXISTS (SELECT 1 FROM callboard_task AS other INDEXED BY callboard_task_running WHERE"
+    " other.state = 'running' AND other.group_id = callboard_task.group_id AND other.owner <> ?)"
+)
 # One arm for each kind: SQLite merges them in the index's order and stops at the limit.
 _DUE_ARM = (
     f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_due"
-    f" WHERE {_DUE} AND kind = ? AND next_attempt_at_ns <= ?"
+    f" WHERE {_DUE} AND kind = ? AND next_attempt_at_ns <= ? AND {_NOT_ELSEWHERE}"
 )
 _PARKED = (
     f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_parked"
-    " WHERE parked = 1 AND group_id = ? AND next_attempt_at_ns <= ? ORDER BY next_attempt_at_ns LIMIT ?"
+    f" WHERE parked = 1 AND group_id = ? AND next_attempt_at_ns <= ? AND {_NOT_ELSEWHERE}"
+    " ORDER BY next_attempt_at_ns LIMIT ?"
+)
+_ALONE_HEAD = (
+    f"SELECT min(next_attempt_at_ns) FROM callboard_task INDEXED BY callboard_task_alone WHERE {_ALONE}"
+    f" AND kind IN (SELECT value FROM json_each(?)) AND {_NOT_ELSEWHERE}"
+)
+_ALONE_DUE = (
+    f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_alone WHERE {_ALONE}"
+    f" AND next_attempt_at_ns <= ? AND kind IN (SELECT value FROM json_each(?)) AND {_NOT_ELSEWHERE}"
+    " ORDER BY next_attempt_at_ns LIMIT 1"
 )
 _START = (
     "UPDATE callboard_task SET state = 'running', parked = 0, token = token + 1, last_attempted_at_ns = ?,"
@@ -74,13 +92,28 @@ _RESOLVE = (
     "UPDATE callboard_task SET group_id = ?, max_attempts = ?, expires_at_ns = ?, initial_backoff_ns = ?,"
     " backoff_factor = ?, max_backoff_ns = ? WHERE id = ?"
 )
-_RUNNING = f"SELECT id, token, requests FROM callboard_task WHERE {_IN_IDS} AND state = 'running'"
+_RUNNING = f"SELECT id, token, requests, cancelled FROM callboard_task WHERE {_IN_IDS} AND state = 'running'"
+_CANCEL = "UPDATE callboard_task SET cancelled = requests, token = token + 1 WHERE id = ? AND cancelled = 0"
+_ORPHANS = (
+    f"SELECT owner, alone, crashes, cancelled, {_TASK} FROM callboard_task INDEXED BY callboard_task_running"
+    " WHERE state = 'running' AND (owner IS NULL OR owner NOT IN (SELECT id FROM callboard_node))"
+)
+_RESCUE = (
+    "UPDATE callboard_task SET state = 'pending', owner = NULL, token = token + 1, alone = ?1, crashes = ?2,"
+    " next_attempt_at_ns = max(?3, min(next_attempt_at_ns, coalesce(pulled_in_ns, next_attempt_at_ns))),"
+    " pulled_in_ns = NULL WHERE id = ?4"
+)
+_UNPARK_ALL = (
+    "UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND NOT EXISTS (SELECT 1 FROM callboard_task AS other"
+    " INDEXED BY callboard_task_running"
+    " WHERE other.state = 'running' AND other.group_id = callboard_task.group_id)"
+)
 _DELETE = f"DELETE FROM callboard_task WHERE {_IN_IDS}"
 _KEEP = (
     "UPDATE callboard_task SET state = 'pending', owner = NULL, attempts = ?1, outages = ?2,"
     " next_attempt_at_ns = min(?3, coalesce(pulled_in_ns, ?3)), pulled_in_ns = NULL,"
     " created_at_ns = ?4, expires_at_ns = ?5, last_error = ?6,"
-    " dormant = min(?3, coalesce(pulled_in_ns, ?3)) > ?7 WHERE id = ?8"
+    " dormant = min(?3, coalesce(pulled_in_ns, ?3)) > ?7, alone = 0, crashes = 0 WHERE id = ?8"
 )
 _BURY = (
     f"INSERT INTO callboard_dead_task (task_id, {_DEAD}, reason, died_at_ns) SELECT id,"
@@ -92,13 +125,7 @@ _HAND_BACK = (
     " next_attempt_at_ns = min(next_attempt_at_ns, coalesce(pulled_in_ns, next_attempt_at_ns)),"
     f" pulled_in_ns = NULL WHERE {_IN_IDS} AND state = 'running'"
 )
-_RESCUE = (
-    "UPDATE callboard_task SET state = 'pending', owner = NULL, token = token + 1,"
-    " next_attempt_at_ns = min(next_attempt_at_ns, coalesce(pulled_in_ns, next_attempt_at_ns)),"
-    " pulled_in_ns = NULL WHERE state = 'running'"
-)
-_UNPARK = "UPDATE callboard_task SET parked = 0 WHERE parked = 1"
-_UNPARK_LATER = f"{_UNPARK} AND group_id = ? AND next_attempt_at_ns > ?"
+_UNPARK = "UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND group_id = ?"
 _SET_ASIDE = (
     "UPDATE callboard_task SET state = 'deferred', dormant = 1, next_attempt_at_ns = ? WHERE id IN ("
     f"SELECT id FROM callboard_task INDEXED BY callboard_task_due WHERE {_DUE} AND kind = ?"
@@ -142,6 +169,18 @@ def _ids(ids: Iterable[int]) -> str:
 
 def _is_dormant(new: NewTask) -> bool:
     return new.next_attempt_at_ns - new.created_at_ns > _DORMANT_NS
+
+
+class Held(NamedTuple):
+    """A running row as it is now, to be compared with what its run remembers.
+
+    Attributes:
+        cancelled: the number of requests when it was cancelled; 0 when it was not.
+    """
+
+    token: int
+    requests: int
+    cancelled: int
 
 
 class SqliteTasks:
@@ -217,17 +256,20 @@ class SqliteTasks:
         return dict(session.rows(_HEADS))
 
     def due(
-        self, session: Session, kinds: Sequence[str], now_ns: int, limit: int, *, grouped_only: bool
+        self, session: Session, kinds: Sequence[str], node_id: int, now_ns: int, limit: int, *, grouped_only: bool
     ) -> list[Task]:
-        """Return due rows of `kinds` as `start` will leave them, earliest deadline first."""
+        """Return due rows of `kinds` as `start` will leave them, earliest deadline first.
+
+        Rows of groups that another node than `node_id` runs are left out.
+        """
         arm = f"{_DUE_ARM} AND group_id IS NOT NULL" if grouped_only else _DUE_ARM
         sql = f"{' UNION ALL '.join([arm] * len(kinds))} ORDER BY next_attempt_at_ns LIMIT ?"
-        params = [value for kind in kinds for value in (kind, now_ns)]
+        params = [value for kind in kinds for value in (kind, now_ns, node_id)]
         return [Task._make(row) for row in session.rows(sql, [*params, limit])]
 
-    def parked(self, session: Session, group_id: bytes, now_ns: int, limit: int) -> list[Task]:
+    def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
         """Return the earliest rows that were parked behind their group's, as `start` will leave them."""
-        return [Task._make(row) for row in session.rows(_PARKED, (group_id, now_ns, limit))]
+        return [Task._make(row) for row in session.rows(_PARKED, (group_id, now_ns, node_id, limit))]
 
     def start(self, session: Session, ids: Sequence[int], now_ns: int, owner: int) -> None:
         """Mark rows as running, each with a new token."""
@@ -236,10 +278,6 @@ class SqliteTasks:
     def park(self, session: Session, ids: Sequence[int]) -> None:
         """Take due rows out of the due index until their group has room."""
         session.run(_PARK, (_ids(ids),))
-
-    def unpark_later(self, session: Session, group_id: bytes, now_ns: int) -> None:
-        """Give those of a group's parked rows back to the due index that are not due at `now_ns`."""
-        session.run(_UNPARK_LATER, (group_id, now_ns))
 
     def resolve(self, session: Session, task: Task) -> None:
         """Write the group and policy that the claiming node's kind gave to a row without them."""
@@ -256,9 +294,9 @@ class SqliteTasks:
             ),
         )
 
-    def still_running(self, session: Session, ids: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return token and requests of those rows that are still there and running."""
-        return {row[0]: (row[1], row[2]) for row in session.rows(_RUNNING, (_ids(ids),))}
+    def still_running(self, session: Session, ids: Sequence[int]) -> dict[int, Held]:
+        """Return the state of those rows that are still there and running."""
+        return {row[0]: Held(*row[1:]) for row in session.rows(_RUNNING, (_ids(ids),))}
 
     def settle(self, session: Session, changes: Sequence[tuple[int, _lifecycle.Transition]], now_ns: int) -> None:
         """Write what becomes of a batch of rows, each kind of change in one go."""
@@ -288,10 +326,69 @@ class SqliteTasks:
         """Make claimed rows pending again, as if they had not been claimed."""
         session.run(_HAND_BACK, (_ids(ids),))
 
-    def rescue(self, session: Session) -> int:
-        """Make the rows of engines that are gone pending again, with new tokens; return how many."""
-        session.run(_UNPARK)
-        return session.run(_RESCUE)
+    def cancel(self, session: Session, task: Task, now_ns: int) -> FinishedTask | None:
+        """Bury a task, or mark the row of a running one, whose run buries it when its handler has returned."""
+        if task.state == TaskState.RUNNING:
+            session.run(_CANCEL, (task.id,))
+            return None
+        self.bury(session, [(task.id, _lifecycle.cancelled(task))], now_ns)
+        return FinishedTask(task, None, DeadReason.CANCELLED)
+
+    def bury_cancelled(
+        self, session: Session, tasks: Sequence[tuple[Task, Held]], now_ns: int, recurring: frozenset[str]
+    ) -> list[FinishedTask]:
+        """Bury cancelled tasks that run no more; one that was requested since then starts a new life."""
+        self.bury(session, [(task.id, _lifecycle.cancelled(task)) for task, _ in tasks], now_ns)
+        finished = [FinishedTask(task, None, DeadReason.CANCELLED) for task, _ in tasks]
+        for task, held in tasks:
+            if held.requests > held.cancelled:
+                self.enqueue(session, revived(task, now_ns), recurring, finished)
+        return finished
+
+    def rescue(
+        self, session: Session, now_ns: int, max_crashes: int, recurring: frozenset[str]
+    ) -> tuple[int, list[FinishedTask]]:
+        """Take over the tasks of nodes that are gone; return how many run again, and those that died.
+
+        Each runs again with nothing beside it, and only a crash while it did so counts against it.
+        """
+        orphans: dict[int | None, list[tuple[int, int, int, Task]]] = {}
+        for owner, alone, crashes, cancelled, *row in session.rows(_ORPHANS):
+            orphans.setdefault(owner, []).append((alone, crashes, cancelled, Task._make(row)))
+        if not orphans:
+            return 0, []
+        finished: list[FinishedTask] = []
+        rescued = 0
+        for owner, rows in orphans.items():
+            for alone, before, cancelled, task in rows:
+                crashes = before + 1 if alone and len(rows) == 1 else before
+                if cancelled:
+                    held = Held(task.token, task.requests, cancelled)
+                    finished += self.bury_cancelled(session, [(task, held)], now_ns, recurring)
+                elif crashes >= max_crashes:
+                    burial = _lifecycle.crashed(task, crashes)
+                    self.bury(session, [(task.id, burial)], now_ns)
+                    finished.append(FinishedTask(task, None, burial.reason))
+                else:
+                    not_before_ns = _lifecycle.after_crash_ns(task, crashes, now_ns)
+                    session.run(_RESCUE, (owner is not None, crashes, not_before_ns, task.id))
+                    rescued += 1
+        session.run(_UNPARK_ALL)
+        return rescued, finished
+
+    def alone_head_ns(self, session: Session, kinds: Iterable[str], node_id: int) -> int | None:
+        """Return when the first row is due that must run alone and whose group no other node runs."""
+        head: int | None = session.rows(_ALONE_HEAD, (json.dumps(list(kinds)), node_id))[0][0]
+        return head
+
+    def alone_due(self, session: Session, kinds: Iterable[str], node_id: int, now_ns: int) -> list[Task]:
+        """Return the first due row that must run alone, as `start` will leave it."""
+        rows = session.rows(_ALONE_DUE, (now_ns, json.dumps(list(kinds)), node_id))
+        return [Task._make(row) for row in rows]
+
+    def unpark(self, session: Session, group_ids: Iterable[bytes]) -> None:
+        """Put parked rows of groups back into the due index."""
+        session.run_many(_UNPARK, [(group_id,) for group_id in group_ids])
 
     def set_aside(self, session: Session, kind: str, now_ns: int, until_ns: int, limit: int) -> list[int]:
         """Defer due rows of a kind that nothing here runs (rule 16); return their ids, at most `limit`."""

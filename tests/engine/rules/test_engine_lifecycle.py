@@ -27,8 +27,10 @@ from tests.engine.acting import (
 )
 from tests.engine.rows import path_of, sql
 
-from callboard import DatabaseUnavailableError, DeadReason, Engine, EngineStateError, RescheduleAt, TaskState
+from callboard import DeadReason, Engine, EngineStateError, RescheduleAt, TaskState
+from callboard._engine import DEFAULT_LEASE
 from callboard._task import EnqueueStatus
+from callboard.testing import FakeClock
 
 HOUR = timedelta(hours=1)
 
@@ -139,19 +141,23 @@ def test_rule_21_an_engine_that_does_not_execute_goes_beside_one_that_does(make_
     assert engine.wait_idle(WAIT_S)
 
 
-def test_rule_21_one_engine_executes_a_file_and_another_may_once_it_has_stopped(make_engine: MakeEngine) -> None:
-    plugin = Plugin(receipts(Scripted()))
-    second = make_engine(plugin)
-    with make_engine(plugin) as first:
-        for refused in (second.start, second.run_due):
-            with pytest.raises(DatabaseUnavailableError, match=f"process {os.getpid()}"):
-                refused()
-        assert second.health().state == "unstarted"
-        second.enqueue(receipt("hello"))
-        assert first.wait_idle(WAIT_S)
-
-    with second:
+def test_rule_21_several_engines_execute_one_file_and_one_goes_on_when_another_stops(
+    make_engine: MakeEngine,
+) -> None:
+    handler = Blocking()
+    plugin = Plugin(receipts(handler))
+    with make_engine(plugin) as second:
+        with make_engine(plugin) as first:
+            first.enqueue(receipt("hello"))
+            handler.wait_begun("hello")
+            handler.let_go("hello")
+            assert first.wait_idle(WAIT_S)
+        second.enqueue(receipt("after"))
+        handler.wait_begun("after")
+        handler.let_go()
         assert second.wait_idle(WAIT_S)
+
+    assert handler.begun == ["hello", "after"]
 
 
 def test_rule_21_starting_twice_does_no_harm(make_engine: MakeEngine) -> None:
@@ -248,8 +254,9 @@ def test_rule_21_stop_claims_nothing_more(make_engine: MakeEngine, callboard_dat
 
 @pytest.mark.parametrize("timeout", [0, 0.05, timedelta(milliseconds=50)])
 def test_rule_21_a_handler_that_outlives_the_deadline_keeps_its_row(
-    timeout: Any, make_engine: MakeEngine, callboard_database: str
+    timeout: Any, make_engine: MakeEngine, callboard_database: str, callboard_clock: FakeClock
 ) -> None:
+    """Until its lease is over, although its engine has stopped: the handler is still at work."""
     handler = Blocking()
     engine = make_engine(Plugin(receipts(handler)))
     engine.start()
@@ -263,8 +270,14 @@ def test_rule_21_a_handler_that_outlives_the_deadline_keeps_its_row(
     assert handler.contexts["stubborn"].cancelled
     rows = "SELECT state, attempts FROM callboard_task ORDER BY id"
     assert sql(callboard_database, rows) == [(TaskState.RUNNING, 0), (TaskState.PENDING, 0)]
-    with pytest.raises(DatabaseUnavailableError, match="another engine"):
-        make_engine(Plugin(receipts(handler))).start()
+    following = Blocking()
+    with make_engine(Plugin(receipts(following))) as other:
+        pass_by(other, following, "passer-by")
+        assert following.begun == ["passer-by"]  # the handler still runs, so its row and its group are taken
+        callboard_clock.advance(DEFAULT_LEASE + timedelta(seconds=1))
+        following.let_go()
+        following.wait_begun("stubborn", "unstarted")
+        assert other.wait_idle(WAIT_S)
     handler.let_go()
 
 
@@ -352,16 +365,12 @@ def run_script(body: str, path: str, ending: str = "abruptly") -> Any:
 def test_rule_21_a_forked_child_is_unstarted_and_leaves_the_parents_connections_alone(
     ending: str, callboard_database: str
 ) -> None:
-    """It enqueues on a connection of its own, may not execute, and its end changes nothing for the parent."""
+    """It is a node of its own on connections of its own, and its end changes nothing for the parent."""
     body = """
 def child():
     state = engine.health().state
-    try:
-        engine.run_due()
-        refused = "no"
-    except callboard.DatabaseUnavailableError:
-        refused = "yes"
-    return [state, refused, engine.enqueue(SendReceipt(text="from the child")).status, engine.stop()]
+    ran_here = engine.run_due()
+    return [state, ran_here, engine.enqueue(SendReceipt(text="from the child")).status, engine.stop()]
 
 with engine:
     engine.enqueue(SendReceipt(text="before"))
@@ -369,16 +378,18 @@ with engine:
     with engine.transaction() as tx:
         tx.enqueue(SendReceipt(text="in a transaction"))
         inside = in_child(lambda: engine.health().state)
+    wait_ran("in a transaction")
+    engine.wait_idle(20)
     answer = in_child(child)
     engine.enqueue(SendReceipt(text="after"))
-    wait_ran("from the child", "in a transaction", "after")
+    wait_ran("from the child", "after")
     idle = engine.wait_idle(20)
     print(json.dumps([inside, answer, sorted(ran), idle, engine.health().state]))
 """
     inside, answer, ran, idle, state = run_script(body, path_of(callboard_database), ending)
 
     assert (inside, state, idle) == ("unstarted", "running", True)
-    assert answer == ["unstarted", "yes", EnqueueStatus.INSERTED, True]
+    assert answer == ["unstarted", 0, EnqueueStatus.INSERTED, True]
     assert ran == [[text, True] for text in ("after", "before", "from the child", "in a transaction")]
     assert sql(callboard_database, "PRAGMA integrity_check") == [("ok",)]
 
@@ -493,7 +504,7 @@ def test_rule_22_its_group_stays_occupied_until_the_handler_returns(make_engine:
     engine.enqueue(receipt("next", b"group"))
 
     engine.cancel(task_id)
-    assert engine.enqueue(receipt("cancelled", b"group")).status == EnqueueStatus.INSERTED
+    assert engine.enqueue(receipt("cancelled", b"group")).status == EnqueueStatus.RERUN
     pass_by(engine, handler, "passer-by")
     assert handler.begun == ["cancelled", "passer-by"]
 

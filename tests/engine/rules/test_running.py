@@ -234,7 +234,7 @@ def test_rule_10_a_row_that_a_dead_engine_left_running_gets_a_new_token(
     handler = Blocking()
     engine = make_engine(Plugin(receipts(handler)))
     engine.enqueue(receipt("hello"))
-    sql(callboard_database, "UPDATE callboard_task SET state = 'running', token = 7, owner = 1")
+    sql(callboard_database, "UPDATE callboard_task SET state = 'running', token = 7, owner = 99")
 
     engine.start()
 

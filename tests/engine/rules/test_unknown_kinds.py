@@ -458,7 +458,7 @@ def claim_cost(url: str) -> int:
         assert RECEIPT in tasks.heads(session)
         tasks.deferred_heads(session)
         tasks.deferred_expiry_ns(session)
-        [task] = tasks.due(session, [RECEIPT], 2**62, 10, grouped_only=False)
+        [task] = tasks.due(session, [RECEIPT], 1, 2**62, 10, grouped_only=False)
         tasks.start(session, [task.id], 1, 1)
     return steps
 

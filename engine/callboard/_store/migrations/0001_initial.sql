@@ -34,7 +34,14 @@ CREATE TABLE callboard_task (
     parked INTEGER NOT NULL DEFAULT 0,
     -- 1: was far from due when it was last written; which of the two indexes of identities it is in
     dormant INTEGER NOT NULL DEFAULT 0,
-    owner INTEGER
+    -- the node that runs it
+    owner INTEGER,
+    -- the number of requests when it was cancelled while it ran; 0: it was not
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    -- 1: its node's process ended while it was claimed, so it runs with nothing beside it
+    alone INTEGER NOT NULL DEFAULT 0,
+    -- how often in a row its node's process ended while it ran alone
+    crashes INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- Identities are hashes, so each change to an index of them lands on a page of its own. With one index, a million
@@ -51,9 +58,11 @@ CREATE TRIGGER callboard_task_identity_once BEFORE INSERT ON callboard_task
 
 -- By kind first: a claim reads only the kinds it can run, however many rows of other kinds are due.
 CREATE INDEX callboard_task_due ON callboard_task (kind, next_attempt_at_ns)
-    WHERE state = 'pending' AND parked = 0;
+    WHERE state = 'pending' AND parked = 0 AND alone = 0;
+CREATE INDEX callboard_task_alone ON callboard_task (next_attempt_at_ns) WHERE state = 'pending' AND alone = 1;
 CREATE INDEX callboard_task_parked ON callboard_task (group_id, next_attempt_at_ns) WHERE parked = 1;
-CREATE INDEX callboard_task_running ON callboard_task (owner) WHERE state = 'running';
+-- Which groups are occupied, and by whom.
+CREATE INDEX callboard_task_running ON callboard_task (group_id, owner) WHERE state = 'running';
 CREATE INDEX callboard_task_deferred ON callboard_task (kind, next_attempt_at_ns) WHERE state = 'deferred';
 CREATE INDEX callboard_task_deferred_expiry ON callboard_task (expires_at_ns) WHERE state = 'deferred';
 -- Only rows in backoff: what a clock that jumped back must look at.
@@ -89,9 +98,7 @@ CREATE TABLE callboard_group (
     consent TEXT NOT NULL DEFAULT 'unknown',
     active_at_ns INTEGER NOT NULL DEFAULT 0,
     is_leaving INTEGER NOT NULL DEFAULT 0,
-    has_pending_leave_request INTEGER NOT NULL DEFAULT 0,
-    owner INTEGER,
-    epoch INTEGER NOT NULL DEFAULT 0
+    has_pending_leave_request INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID, STRICT;
 
 CREATE INDEX callboard_group_pending ON callboard_group (group_id) WHERE has_pending_leave_request = 1;
@@ -119,6 +126,7 @@ CREATE TABLE callboard_node (
     pid INTEGER NOT NULL,
     version TEXT NOT NULL,
     kinds TEXT NOT NULL,
+    lease_ns INTEGER NOT NULL,
     started_at_ns INTEGER NOT NULL,
     heartbeat_at_ns INTEGER NOT NULL
 ) STRICT;

@@ -1,0 +1,180 @@
+"""This engine among the others on its database: its row, its lease, and the nodes that are gone.
+
+A node may claim, start and write only while it holds its lease. It renews the lease by a heartbeat; others
+take its tasks over when the heartbeat has stood still for the lease's length, or at once when they can see
+that its process has ended. All of this is measured on monotonic clocks, so that setting the wall clock neither
+ends a lease nor prolongs one. A node that slept through its lease finds its row gone: the tokens of its runs
+are stale then, and it joins anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from loguru import logger
+
+from callboard._actors.workload import Workload
+from callboard._task import FinishedTask
+from callboard.errors import StoreError
+
+if TYPE_CHECKING:
+    from callboard._core import Core
+    from callboard._store.session import Session
+    from callboard._store.sqlite_nodes import NodeRow
+
+HEARTBEATS = 3
+"""Heartbeats in the time of one lease, so that one may be late."""
+
+
+class _Seen(NamedTuple):
+    row: NodeRow
+    since_ns: int
+
+
+class Node:
+    """One engine's membership.
+
+    Attributes:
+        id: the row's id; another one after the lease was lost.
+        lease_until_ns: until when the lease is certain, on the monotonic clock.
+    """
+
+    def __init__(self, core: Core, workload: Workload, report: Callable[[list[FinishedTask]], None]) -> None:
+        """Be nobody until `join`; `report` takes the tasks that a rescue buries."""
+        self._report = report
+        self._core = core
+        self._nodes = core.store.nodes
+        self._workload = workload
+        self._others: dict[int, _Seen] = {}
+        self.id = 0
+        self.lease_until_ns = 0
+
+    def join(self) -> None:
+        """Become a node, and take over what nodes that are gone have left."""
+        began_ns = self._core.clock.monotonic_ns()
+        with self._core.store.transaction() as session:
+            self._add(session)
+        self.lease_until_ns = began_ns + self._core.lease_ns
+        self.look(changed=True)
+        self._rescue()
+
+    def leave(self) -> None:
+        """Be no node any more; called when nothing is claimed.
+
+        Where the database is out of reach the row stays, for the next node to remove; the stop goes on.
+        """
+        try:
+            with self._core.store.transaction() as session:
+                self._nodes.remove(session, self.id)
+        except StoreError as error:
+            logger.warning("stopped, but the node's row stays behind: {}", error)
+        finally:
+            self._nodes.unlock(self.id)
+
+    def renew(self, session: Session) -> int:
+        """Renew the lease in a transaction if half of it is over; return until when it is held after the commit.
+
+        Assign the answer to `lease_until_ns` once the commit is done. A node whose row is gone joins anew.
+        """
+        now_ns = self._core.clock.monotonic_ns()
+        if self.lease_until_ns - now_ns > self._core.lease_ns // 2:
+            return self.lease_until_ns
+        return self._beat(session, now_ns)
+
+    def heartbeat(self) -> None:
+        """Renew the lease, if it protects anything."""
+        if not self._workload.runs:
+            return
+        now_ns = self._core.clock.monotonic_ns()
+        with self._core.store.transaction() as session:
+            until_ns = self._beat(session, now_ns)
+        self.lease_until_ns = until_ns
+
+    def look(self, *, changed: bool) -> bool:
+        """Take over the tasks of nodes that are gone; return whether there were any.
+
+        Args:
+            changed: whether another connection has written, so that rows must be read; otherwise this reads
+                no table unless a node is gone.
+        """
+        now_ns = self._core.clock.monotonic_ns()
+        if changed:
+            self._read(now_ns)
+        gone = [seen.row for seen in self._others.values() if self._is_gone(seen, now_ns)]
+        if not gone:
+            return False
+        with self._core.store.transaction() as session:
+            buried = [row for row in gone if self._nodes.bury(session, row)]
+        for row in gone:
+            del self._others[row.id]
+        for row in buried:
+            logger.warning("node {} (process {} on {}) is gone", row.id, row.pid, row.host)
+        return self._rescue() > 0
+
+    def _add(self, session: Session) -> None:
+        from importlib.metadata import version  # here, as in _plugins: slow to import
+
+        kinds = ",".join(sorted(self._core.registry.runnable))
+        now_ns = self._core.clock.now_ns()
+        self.id = self._nodes.add(session, version("callboard"), kinds, self._core.lease_ns, now_ns)
+
+    def _beat(self, session: Session, now_ns: int) -> int:
+        if not self._nodes.renew(session, self.id, self._core.clock.now_ns()):
+            logger.warning("this node's lease ran out and others took its tasks over; it joins anew")
+            for run in list(self._workload.runs.values()):
+                run.cancel()
+            self._nodes.unlock(self.id)
+            self._add(session)
+        return now_ns + self._core.lease_ns
+
+    def _read(self, now_ns: int) -> None:
+        with self._core.store.reading() as session:
+            rows = self._nodes.others(session, self.id)
+        before, self._others = self._others, {}
+        for row in rows:
+            seen = before.get(row.id)
+            moved = seen is None or seen.row.heartbeat != row.heartbeat
+            self._others[row.id] = _Seen(row, now_ns if moved or seen is None else seen.since_ns)
+
+    def _is_gone(self, seen: _Seen, now_ns: int) -> bool:
+        ran_out = seen.row.holds and now_ns - seen.since_ns > seen.row.lease_ns
+        return ran_out or self._nodes.has_ended(seen.row)
+
+    def _rescue(self) -> int:
+        core = self._core
+        with core.store.transaction() as session:
+            now_ns = core.clock.now_ns()
+            rescued, died = core.store.tasks.rescue(session, now_ns, core.max_crashes, core.recurring_kinds)
+        self._report(died)
+        if rescued:
+            logger.info("{} task(s) that an engine left running are pending again", rescued)
+        return rescued
+
+
+class Heartbeat:
+    """A thread of its own for a node's heartbeats, so that no handler and no pass can hold them up."""
+
+    def __init__(self, node: Node, lease_ns: int) -> None:
+        """Beat for `node`, several times in a lease."""
+        self._node = node
+        self._interval_s = lease_ns / HEARTBEATS / 1e9
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="callboard-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            try:
+                self._node.heartbeat()
+            except StoreError as error:
+                logger.warning("a heartbeat failed, the next one is in {:.1f} s: {}", self._interval_s, error)

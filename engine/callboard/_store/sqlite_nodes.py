@@ -1,0 +1,105 @@
+"""The SQL of the node table: who executes this database's tasks, and what a node that is gone leaves behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import NamedTuple
+
+from callboard._store import node_lock
+from callboard._store.node_lock import NodeLock
+from callboard._store.session import Session
+
+_ADD = (
+    "INSERT INTO callboard_node (host, pid, version, kinds, lease_ns, started_at_ns, heartbeat_at_ns)"
+    " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6) RETURNING id"
+)
+# The heartbeat is a number that changes, not a time that is compared: clocks may be set.
+_RENEW = "UPDATE callboard_node SET heartbeat_at_ns = max(heartbeat_at_ns + 1, ?) WHERE id = ?"
+_REMOVE = "DELETE FROM callboard_node WHERE id = ?"
+_OTHERS = (
+    "SELECT id, host, pid, lease_ns, heartbeat_at_ns, EXISTS (SELECT 1 FROM callboard_task"
+    " INDEXED BY callboard_task_running WHERE state = 'running' AND owner = callboard_node.id)"
+    " FROM callboard_node WHERE id <> ?"
+)
+_HEARTBEAT = "SELECT heartbeat_at_ns FROM callboard_node WHERE id = ?"
+
+
+class NodeRow(NamedTuple):
+    """Another node as its row says.
+
+    Attributes:
+        lease_ns: how long the node may go without a heartbeat before others take its tasks over.
+        heartbeat: a number that changes with each heartbeat.
+        holds: whether it has claimed tasks.
+    """
+
+    id: int
+    host: str
+    pid: int
+    lease_ns: int
+    heartbeat: int
+    holds: bool
+
+
+class SqliteNodes:
+    """The node table of one file, and the locks beside it."""
+
+    def __init__(self, path: str) -> None:
+        """Keep the locks beside the database at `path`."""
+        self._path = os.path.realpath(path)  # the same for every name of the file
+        self._host = socket.gethostname()
+        self._locks: dict[int, NodeLock] = {}
+
+    def add(self, session: Session, version: str, kinds: str, lease_ns: int, now_ns: int) -> int:
+        """Write this engine's row and take its lock; return the node's id.
+
+        The lock is taken before the row is committed, so nobody sees the one without the other.
+        """
+        row = session.rows(_ADD, (self._host, os.getpid(), version, kinds, lease_ns, now_ns))
+        node_id: int = row[0][0]
+        self._locks[node_id] = NodeLock(self._lock_path(node_id))
+        return node_id
+
+    def renew(self, session: Session, node_id: int, now_ns: int) -> bool:
+        """Write a heartbeat; `False` when others have found this node gone and taken its tasks over."""
+        return session.run(_RENEW, (now_ns, node_id)) > 0
+
+    def remove(self, session: Session, node_id: int) -> None:
+        """Delete this engine's row; `unlock` follows the commit."""
+        session.run(_REMOVE, (node_id,))
+
+    def unlock(self, node_id: int) -> None:
+        """Give a node's lock back."""
+        lock = self._locks.pop(node_id, None)
+        if lock is not None:
+            lock.release()
+
+    def others(self, session: Session, node_id: int) -> list[NodeRow]:
+        """Return the other nodes' rows."""
+        return [NodeRow._make(row) for row in session.rows(_OTHERS, (node_id,))]
+
+    def has_ended(self, node: NodeRow) -> bool:
+        """Return whether a node's process on this machine has ended; `False` where that cannot be told."""
+        if node.host != self._host:
+            return False
+        free = node_lock.is_free(self._lock_path(node.id))
+        # Somebody may have removed the file; a node that holds nothing loses nothing by joining anew.
+        return not node.holds if free is None else free
+
+    def bury(self, session: Session, node: NodeRow) -> bool:
+        """Delete the row of a node that is gone; `False` when it has given a sign of life."""
+        if session.rows(_HEARTBEAT, (node.id,)) != [(node.heartbeat,)]:
+            return False
+        session.run(_REMOVE, (node.id,))
+        node_lock.remove(self._lock_path(node.id))
+        return True
+
+    def forget(self) -> None:
+        """Drop the locks of the parent process, as a forked child must."""
+        for lock in self._locks.values():
+            lock.drop()
+        self._locks.clear()
+
+    def _lock_path(self, node_id: int) -> str:
+        return f"{self._path}-callboard-node-{node_id}"

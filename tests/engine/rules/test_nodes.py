@@ -1,0 +1,614 @@
+"""Several engines on one database: they share its work, and take over what one that is gone has left."""
+
+import glob
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.acting import (
+    RECEIPT,
+    WAIT_S,
+    Blocking,
+    MakeEngine,
+    Plugin,
+    Scripted,
+    eventually,
+    pass_by,
+    receipt,
+    receipts,
+    thread,
+    threads,
+)
+from tests.engine.rows import path_of, payload, sql, write_by_hand
+from tests.engine.rules.serving_engine import AT_ONCE, EFFECT_TABLE
+
+from callboard import ConfigurationError, DeadReason, Engine, RescheduleAt, SystemClock
+from callboard._actors.node import Node
+from callboard._clock import nanoseconds
+from callboard._task import EnqueueStatus
+from callboard.testing import FakeClock
+
+ROOT = Path(__file__).parents[3]
+
+AT_ONCE_S = 8.0
+"""Far above what a takeover takes that waits for no lease, far below the lease of a minute."""
+
+LONG = timedelta(minutes=1)
+
+
+class Serving:
+    """A process that serves the database."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.lines: list[list[str]] = []
+        self._changed = threading.Condition()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.engine.rules.serving_engine", url, json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            bufsize=1,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line.split())
+                self._changed.notify_all()
+
+    def said(self, what: str) -> list[str]:
+        """Return the texts of which it said this."""
+        with self._changed:
+            return [line[1].replace("_", " ") for line in self.lines if line[0] == what]
+
+    def wait(self, what: str, text: str = "", *, count: int = 1, seconds: float = WAIT_S) -> None:
+        """Wait until it has said this."""
+        wanted = [what, *([text.replace(" ", "_")] if text else [])]
+
+        def has_said() -> bool:
+            return sum(line[: len(wanted)] == wanted for line in self.lines) >= count
+
+        with self._changed:
+            assert self._changed.wait_for(has_said, seconds), (wanted, self.lines)
+
+    def tell(self, order: str, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{order} {text}\n")
+
+    def stop(self) -> None:
+        """Stop it in an orderly way."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(WAIT_S) == 0
+        self._reader.join()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.wait_gone()
+
+    def wait_gone(self) -> int:
+        code = self.process.wait(WAIT_S)
+        self._reader.join()
+        return code
+
+    def close(self) -> None:
+        self.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+Serve = Callable[..., Serving]
+
+
+@pytest.fixture
+def serve(callboard_database: str) -> Iterator[Serve]:
+    started: list[Serving] = []
+
+    def start(**options: Any) -> Serving:
+        started.append(Serving(callboard_database, **options))
+        return started[-1]
+
+    yield start
+    for serving in started:
+        serving.close()
+
+
+@pytest.fixture
+def host(make_engine: MakeEngine) -> Engine:
+    """An engine of this process that executes nothing, to enqueue and look with."""
+    plugin = Plugin(receipts(Scripted(), retry=AT_ONCE), threads(Scripted(), retry=AT_ONCE, recurring=True))
+    engine = make_engine(plugin, clock=SystemClock(), execute=False)
+    engine.migrate()
+    return engine
+
+
+def lock_files(url: str) -> list[str]:
+    return glob.glob(f"{glob.escape(path_of(url))}-callboard-node-*")
+
+
+def column(url: str, name: str) -> list[Any]:
+    return [value for (value,) in sql(url, f"SELECT {name} FROM callboard_task ORDER BY id")]
+
+
+# Sharing the work
+
+
+def test_four_processes_drain_a_file_once_and_never_overlap_in_a_group(host: Engine, serve: Serve) -> None:
+    texts = [f"quick {number}" for number in range(2_000)]
+    nodes = [serve() for _ in range(4)]
+    for node in nodes:
+        node.wait("serving")
+
+    done = 0
+    for node in nodes:
+        while not node.said("begun"):  # an idle node finds what it has enqueued itself before others look
+            node.tell("many", f"{done} {done + 40}")
+            done += 40
+            wait_ended(nodes, done)
+    share = (len(texts) - done) // len(nodes)
+    for first, node in zip(range(done, len(texts), share), nodes, strict=False):
+        node.tell("many", f"{first} {first + share}")
+    wait_ended(nodes, len(texts))
+    eventually(lambda: not host.tasks(limit=1))
+    for node in nodes:
+        node.stop()
+
+    assert sorted(text for node in nodes for text in node.said("ended")) == sorted(texts)
+    assert host.dead_tasks() == []
+    spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for node in nodes:
+        ends = {line[1]: int(line[3]) for line in node.lines if line[0] == "ended"}
+        for what, text, group, begun_ns in (line for line in node.lines if len(line) == 4):
+            if what == "begun":
+                spans[group].append((int(begun_ns), ends[text]))
+    assert len(spans) == 50
+    for runs in spans.values():
+        runs.sort()
+        assert all(ended_ns <= begun_ns for (_, ended_ns), (begun_ns, _) in itertools.pairwise(runs))
+
+
+def wait_ended(nodes: list[Serving], count: int) -> None:
+    eventually(lambda: sum(len(node.said("ended")) for node in nodes) >= count)
+
+
+def test_two_engines_of_one_process_share_a_database(make_engine: MakeEngine) -> None:
+    handlers = [Blocking(), Blocking()]
+    first, second = (
+        make_engine(Plugin(receipts(handler)), workers=1, clock=SystemClock()) for handler in handlers
+    )
+    first.start()
+    first.enqueue(receipt("one", b"group"))
+    handlers[0].wait_begun("one")
+    second.start()
+    second.enqueue(receipt("two", b"group"))
+    second.enqueue(receipt("other", b"another group"))
+
+    handlers[1].wait_begun("other")
+    assert handlers[1].begun == ["other"]  # the group is the first one's
+    for handler in handlers:
+        handler.let_go()
+    assert first.wait_idle(WAIT_S)
+    eventually(lambda: not first.tasks())
+
+    assert sorted(handlers[0].begun + handlers[1].begun) == ["one", "other", "two"]
+
+
+def test_an_idle_engine_notices_what_others_enqueue(host: Engine, serve: Serve, callboard_database: str) -> None:
+    """Another process, and an operator by plain SQL."""
+    node = serve()
+    node.wait("serving")
+
+    host.enqueue(receipt("quick from a process"))
+    node.wait("ended", "quick from a process")
+    write_by_hand(callboard_database, RECEIPT, payload(receipt("quick by hand")))
+
+    node.wait("ended", "quick by hand")
+
+
+def test_wait_idle_does_not_wait_for_what_another_node_holds(make_engine: MakeEngine, host: Engine) -> None:
+    handlers = [Blocking(), Blocking()]
+    first, second = (make_engine(Plugin(receipts(handler)), clock=SystemClock()) for handler in handlers)
+    with first, second:
+        first.enqueue(receipt("held", b"group"))
+        eventually(lambda: handlers[0].begun or handlers[1].begun)
+        holder, other = (first, second) if handlers[0].begun else (second, first)
+        other.enqueue(receipt("behind it", b"group"))
+
+        assert other.wait_idle(WAIT_S)
+        assert not holder.wait_idle(0.1)
+
+        for handler in handlers:
+            handler.let_go()
+        assert holder.wait_idle(WAIT_S)
+        eventually(lambda: not host.tasks())
+
+
+def test_run_due_works_beside_a_started_engine(make_engine: MakeEngine) -> None:
+    held, ran = Blocking(), Scripted()
+    started = make_engine(Plugin(receipts(held)))
+    inline = make_engine(Plugin(threads(ran)))
+    with started:
+        started.enqueue(receipt("held", b"group"))
+        held.wait_begun("held")
+        inline.enqueue_many([thread("behind it", b"group"), thread("free")])
+
+        assert inline.run_due() == 1
+        assert ran.played == ["free"]
+
+        held.let_go()
+        assert started.wait_idle(WAIT_S)
+        assert inline.run_due() == 1
+    assert ran.played == ["free", "behind it"]
+
+
+# Nodes that are gone
+
+
+def test_what_a_killed_process_had_claimed_is_taken_over_at_once(
+    host: Engine, serve: Serve, callboard_database: str
+) -> None:
+    killed, left = serve(lease=60), serve(lease=60)
+    killed.wait("serving")
+    host.enqueue(receipt("hold 0", b"group"))
+    eventually(lambda: killed.said("begun") or left.said("begun"))
+    if left.said("begun"):
+        killed, left = left, killed
+    host.enqueue_many([receipt(f"quick {number}", b"group") for number in range(20)])
+    eventually(lambda: "running" in column(callboard_database, "state")[1:])
+    left.wait("serving")
+
+    killed.kill()
+
+    left.wait("begun", "hold 0", seconds=AT_ONCE_S)
+    left.tell("end", "hold 0")
+    eventually(lambda: not host.tasks(limit=1))
+    assert host.dead_tasks() == []
+    assert Counter(left.said("ended")) == Counter(
+        ["hold 0", "quick after hold 0", *(f"quick {number}" for number in range(20))]
+    )
+    eventually(lambda: len(lock_files(callboard_database)) == 1)
+    assert len(sql(callboard_database, "SELECT id FROM callboard_node")) == 1
+
+
+@pytest.mark.parametrize("ending", ["end", "complete"])
+def test_the_outcome_of_a_node_that_slept_through_its_lease_is_refused(
+    ending: str, host: Engine, serve: Serve, callboard_database: str
+) -> None:
+    sql(callboard_database, EFFECT_TABLE)
+    sleeper = serve(lease=0.5)
+    host.enqueue(receipt("hold it"))
+    sleeper.wait("begun", "hold it")
+    other = serve(lease=60)
+    other.wait("serving")
+
+    sleeper.process.send_signal(signal.SIGSTOP)
+    other.wait("begun", "hold it")
+    sleeper.process.send_signal(signal.SIGCONT)
+    sleeper.tell(ending, "hold it")
+    sleeper.wait("ended", "hold it")
+    if ending == "complete":
+        sleeper.wait("stale", "hold it")
+
+    # It is a node anew and works on; the other one runs what it took over alone, so claims nothing else.
+    sleeper.tell("enqueue", "quick marker")
+    sleeper.wait("ended", "quick marker")
+    eventually(lambda: len(host.tasks()) == 1)
+    assert column(callboard_database, "state") == ["running"]
+    assert sql(callboard_database, "SELECT text FROM effect") == []
+
+    other.tell(ending, "hold it")
+    eventually(lambda: not host.tasks())
+    assert sql(callboard_database, "SELECT text FROM effect") == [("hold it",)] * (ending == "complete")
+    assert [node.said("begun").count("quick after hold it") for node in (sleeper, other)] in ([0, 1], [1, 0])
+    assert host.dead_tasks() == []
+
+
+def test_a_heartbeat_goes_on_while_handlers_hold_all_workers(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    """Others see it move for several leases, and take nothing over."""
+    handler, other = Blocking(), Blocking()
+    busy_lease = timedelta(seconds=0.5)
+    busy = make_engine(Plugin(receipts(handler)), workers=2, lease=busy_lease, clock=SystemClock())
+    busy.start()
+    for text in ("one", "two"):
+        busy.enqueue(receipt(text))
+    handler.wait_begun("one", "two")
+    looking = make_engine(Plugin(receipts(other)), clock=SystemClock())
+    with looking:
+        first = heartbeat(callboard_database)
+        eventually(lambda: heartbeat(callboard_database) > first + nanoseconds(3 * busy_lease))
+        pass_by(looking, other, "passer-by")
+        assert other.begun == ["passer-by"]
+        assert not any(context.cancelled for context in handler.contexts.values())
+        handler.let_go()
+        assert busy.wait_idle(WAIT_S)
+    assert busy.health().counters["stale"] == 0
+
+
+def heartbeat(url: str) -> int:
+    """Return when the eldest node has last given a sign of life."""
+    return int(sql(url, "SELECT heartbeat_at_ns FROM callboard_node ORDER BY id LIMIT 1")[0][0])
+
+
+def test_setting_the_clock_ends_no_lease(make_engine: MakeEngine, callboard_clock: FakeClock) -> None:
+    handler, other = Blocking(), Blocking()
+    holder, looking = make_engine(Plugin(receipts(handler))), make_engine(Plugin(receipts(other)))
+    holder.start()
+    holder.enqueue(receipt("held"), expires_after=timedelta(days=1_000))
+    handler.wait_begun("held")
+    with looking:
+        for duration in (timedelta(days=400), timedelta(days=-800)):
+            callboard_clock.jump(duration)
+            pass_by(looking, other, f"passer-by {duration}")
+        assert "held" not in other.begun
+
+        handler.let_go()
+        assert holder.wait_idle(WAIT_S)
+    assert holder.health().counters["stale"] == 0
+
+
+def test_a_node_that_is_late_starts_nothing_that_it_had_claimed(
+    make_engine: MakeEngine, callboard_clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that wait behind a handler longer than the lease lasts are not begun before it was renewed."""
+    monkeypatch.setattr(Node, "heartbeat", lambda node: None)
+    handler, other = Blocking(), Blocking()
+    late, following = make_engine(Plugin(receipts(handler))), make_engine(Plugin(receipts(other)))
+    late.start()
+    late.enqueue_many([receipt("first", b"group"), receipt("second", b"group")])
+    handler.wait_begun("first")
+    with following:
+        callboard_clock.advance(LONG)
+        other.wait_begun("first")
+        handler.let_go("first")
+        assert late.wait_idle(WAIT_S)
+        assert handler.begun == ["first"]
+        assert late.health().counters["stale"] >= 1
+        other.let_go()
+        assert following.wait_idle(WAIT_S)
+    handler.let_go()
+    assert sorted(handler.begun + other.begun) == ["first", "first", "second"]
+
+
+def test_lock_files_go_with_their_nodes(make_engine: MakeEngine, callboard_database: str) -> None:
+    with make_engine(Plugin(receipts(Scripted()))):
+        assert len(lock_files(callboard_database)) == 1
+        make_engine(Plugin(receipts(Scripted()))).run_due()
+        assert len(lock_files(callboard_database)) == 1
+
+    assert lock_files(callboard_database) == []
+    assert sql(callboard_database, "SELECT * FROM callboard_node") == []
+
+
+def test_an_engine_that_knows_the_file_by_another_name_sees_the_same_nodes(
+    make_engine: MakeEngine, callboard_database: str, tmp_path: Path
+) -> None:
+    handler, other = Blocking(), Blocking()
+    holder = make_engine(Plugin(receipts(handler)))
+    holder.start()
+    holder.enqueue(receipt("held"))
+    handler.wait_begun("held")
+    link = tmp_path / "link" / "other.db"
+    link.parent.mkdir()
+    link.symlink_to(path_of(callboard_database))
+
+    with make_engine(Plugin(receipts(other)), database=f"sqlite:///{link}") as looking:
+        pass_by(looking, other, "passer-by")
+        assert other.begun == ["passer-by"]
+        assert len(lock_files(callboard_database)) == 2
+        assert [path.name for path in link.parent.iterdir()] == [link.name]
+        handler.let_go()
+        assert holder.wait_idle(WAIT_S)
+
+
+# Tasks that take their process down
+
+
+@pytest.mark.parametrize("order", ["enqueue", "recur"])
+def test_a_task_that_ends_its_process_is_dead_after_so_many_crashes_alone(
+    order: str, host: Engine, serve: Serve, callboard_database: str
+) -> None:
+    """Those beside it are innocent: they are done, and nothing counts against them."""
+    message = receipt("die now") if order == "enqueue" else thread("die now")
+    # A first process claims them together, so that nobody can tell which of them ended it.
+    host.enqueue_many([receipt("hold a"), receipt("hold b")])
+    first = serve(max_crashes=2)
+    first.wait("begun", count=2)
+    host.enqueue(message)
+    assert first.wait_gone() == 3
+    assert set(column(callboard_database, "crashes")) == {0}
+
+    crashes = []
+    for _ in range(6):
+        node = serve(max_crashes=2)
+        for text in ("hold a", "hold b"):
+            node.tell("end", text)
+        if not ended_before_all_was_done(node, host):
+            break
+        assert node.wait_gone() == 3
+        rows = sql(callboard_database, "SELECT kind, crashes FROM callboard_task WHERE alone = 1 OR crashes > 0")
+        crashes.append(dict(rows))
+    assert host.tasks() == []
+    [dead] = host.dead_tasks()
+    assert (dead.reason, dead.data, dead.attempts) == (DeadReason.CRASHED, payload(message), 0)
+    assert dead.last_error is not None
+    assert "2 times in a row while it ran alone" in dead.last_error
+    assert len(crashes) == 2
+
+
+def ended_before_all_was_done(node: Serving, host: Engine) -> bool:
+    eventually(lambda: node.process.poll() is not None or not host.tasks())
+    return node.process.poll() is not None
+
+
+def test_only_the_crash_of_a_task_alone_counts_and_a_success_forgets_them(
+    host: Engine, serve: Serve, callboard_database: str
+) -> None:
+    columns = "SELECT alone, crashes FROM callboard_task ORDER BY id LIMIT 1"
+    host.enqueue(receipt("hold it"))
+    seen = []
+    for _ in range(3):
+        node = serve(max_crashes=3)
+        node.wait("begun", "hold it")
+        seen += sql(callboard_database, columns)
+        node.kill()
+
+    node = serve(max_crashes=3)
+    node.wait("begun", "hold it")
+    seen += sql(callboard_database, columns)
+    node.tell("again", "hold it")
+    node.wait("begun", "hold it", count=2)
+    seen += sql(callboard_database, columns)
+
+    assert seen == [(0, 0), (1, 0), (1, 1), (1, 2), (0, 0)]
+    node.tell("end", "hold it")
+    eventually(lambda: not host.tasks())
+
+
+def test_a_task_alone_has_nothing_beside_it_and_lets_other_work_pass_in_turn(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    handler = Blocking()
+    engine = make_engine(Plugin(receipts(handler)))
+    engine.enqueue_many([receipt("suspect"), receipt("another suspect")])
+    sql(callboard_database, "UPDATE callboard_task SET state = 'running', owner = 99")
+    engine.start()
+    handler.wait_count(1)
+    alone = handler.begun[0]
+
+    other = engine.enqueue(receipt("innocent")).task_id
+    assert other is not None
+    eventually(lambda: not engine.wait_idle(0))
+    assert handler.begun == [alone]
+
+    handler.let_go(alone)
+    handler.wait_begun("innocent")
+    assert handler.begun == [alone, "innocent"]
+    handler.let_go()
+    assert engine.wait_idle(WAIT_S)
+    assert sorted(handler.begun) == ["another suspect", "innocent", "suspect"]
+    assert engine.dead_tasks() == []
+
+
+# Cancelling from another node
+
+
+def test_a_cancel_from_another_process_reaches_the_run_and_its_group_waits(
+    host: Engine, make_engine: MakeEngine, serve: Serve, callboard_database: str
+) -> None:
+    handler = Blocking(RescheduleAt(timedelta(0)))
+    engine = make_engine(Plugin(receipts(handler)), clock=SystemClock())
+    engine.start()
+    task_id = host.enqueue(receipt("hold it", b"group")).task_id
+    assert task_id is not None
+    handler.wait_begun("hold it")
+    node = serve()
+    node.wait("serving")
+    host.enqueue(receipt("quick next", b"group"))
+
+    assert host.cancel(task_id)
+
+    eventually(lambda: handler.contexts["hold it"].cancelled)
+    host.enqueue(receipt("quick passer-by"))
+    eventually(lambda: "quick passer-by" in node.said("ended") or "quick passer-by" in handler.begun)
+    assert "quick next" not in node.said("begun") + handler.begun
+    assert column(callboard_database, "state")[0] == "running"
+    assert host.dead_tasks() == []
+
+    handler.let_go("hold it")
+    eventually(lambda: host.task(task_id) is None)
+    handler.let_go()
+    eventually(lambda: "quick next" in node.said("ended") or "quick next" in handler.begun)
+    assert [(dead.task_id, dead.reason) for dead in host.dead_tasks()] == [(task_id, DeadReason.CANCELLED)]
+
+
+def test_a_request_after_a_cancel_is_a_new_life(host: Engine, serve: Serve) -> None:
+    node = serve()
+    task_id = host.enqueue(receipt("hold it")).task_id
+    assert task_id is not None
+    node.wait("begun", "hold it")
+
+    assert host.cancel(task_id)
+    assert host.enqueue(receipt("hold it")).status == EnqueueStatus.RERUN
+    node.tell("end", "hold it")
+
+    node.wait("begun", "hold it", count=2)
+    [dead] = host.dead_tasks()
+    [task] = host.tasks()
+    assert (dead.task_id, dead.reason) == (task_id, DeadReason.CANCELLED)
+    assert task.id != task_id
+    node.tell("end", "hold it")
+    eventually(lambda: not host.tasks())
+    assert len(host.dead_tasks()) == 1
+
+
+def test_a_cancelled_task_whose_process_ended_is_buried_and_not_run(host: Engine, serve: Serve) -> None:
+    node = serve()
+    cancelled = host.enqueue(receipt("hold it")).task_id
+    assert cancelled is not None
+    node.wait("begun", "hold it")
+    assert host.cancel(cancelled)
+
+    node.kill()
+    following = serve()
+
+    eventually(lambda: not host.tasks())
+    assert [(dead.task_id, dead.reason) for dead in host.dead_tasks()] == [(cancelled, DeadReason.CANCELLED)]
+    assert following.said("begun") == []
+
+
+def test_stop_buries_a_claimed_task_that_another_node_has_cancelled(
+    host: Engine, make_engine: MakeEngine, callboard_database: str
+) -> None:
+    """It had not begun, and its engine did not know of the cancel yet when it handed its rows back."""
+    handler = Blocking()
+    engine = make_engine(Plugin(receipts(handler)))
+    engine.start()
+    engine.enqueue(receipt("first", b"group"))
+    second = engine.enqueue(receipt("second", b"group")).task_id
+    assert second is not None
+    handler.wait_begun("first")
+    eventually(lambda: set(column(callboard_database, "state")) == {"running"})
+
+    assert host.cancel(second)
+    assert engine.stop(timeout=0) is False
+
+    assert [dead.task_id for dead in host.dead_tasks()] == [second]
+    assert column(callboard_database, "state") == ["running"]
+    handler.let_go()
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("lease", [timedelta(0), timedelta(seconds=-1), timedelta(hours=2)])
+def test_a_lease_that_cannot_work_is_refused(lease: timedelta, make_engine: MakeEngine) -> None:
+    with pytest.raises(ConfigurationError, match="lease"):
+        make_engine(lease=lease)
+
+
+@pytest.mark.parametrize("lease", [5, None, "15 s"])
+def test_a_lease_that_is_no_timedelta_is_refused(lease: Any, make_engine: MakeEngine) -> None:
+    with pytest.raises(ConfigurationError, match="lease"):
+        make_engine(lease=lease)
+
+
+@pytest.mark.parametrize("max_crashes", [0, -1, True, 2.5, None])
+def test_a_number_of_crashes_that_cannot_work_is_refused(max_crashes: Any, make_engine: MakeEngine) -> None:
+    with pytest.raises(ConfigurationError, match="max_crashes"):
+        make_engine(max_crashes=max_crashes)
