@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import peewee
@@ -95,10 +95,13 @@ def peewee_session(database: peewee.Database, where: str) -> Iterator[SqliteSess
         try:
             yield SqliteSession(raw_connection(database), where, database.after_commit)
         except BaseException:
-            transaction.__exit__(*sys.exc_info())
+            with suppress(peewee.PeeweeException, sqlite3.Error):  # it would hide what went wrong
+                transaction.__exit__(*sys.exc_info())
             raise
-        with translated(where):
+        try:
             transaction.__exit__(None, None, None)
+        except (peewee.PeeweeException, sqlite3.Error) as error:
+            raise translate(_first(error), where) from error
 
 
 def raw_connection(database: peewee.Database) -> sqlite3.Connection:
@@ -126,3 +129,10 @@ def translated(where: str) -> Iterator[None]:
         yield
     except (peewee.PeeweeException, sqlite3.Error) as error:
         raise translate(error, where) from error
+
+
+def _first(error: Exception) -> Exception:
+    """Return why a commit failed. Where SQLite has rolled back by itself, peewee fails to do so once more."""
+    while "cannot rollback" in str(error) and isinstance(error.__context__, Exception):
+        error = error.__context__
+    return error
