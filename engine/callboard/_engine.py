@@ -158,7 +158,6 @@ class Engine:
                     runtime.node.leave()
                     raise
             self._core.state = RUNNING
-            _process.started(self)
 
     def stop(self, timeout: float | timedelta | None = 30.0) -> bool:
         """Stop claiming, wait for running tasks, hand back unstarted ones; the engine cannot start again.
@@ -178,7 +177,6 @@ class Engine:
                 return True
             # Handlers that are still running may go on calling the engine until they have ended.
             self._core.state = STOPPING
-            _process.ended(self)
         try:
             ended = runtime is None or runtime.stop(timeout_s)
         finally:

@@ -11,32 +11,20 @@ if TYPE_CHECKING:
     from callboard._engine import Engine
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-_started: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def watch(engine: Engine) -> None:
-    """Have `engine` unstarted in every child that this process forks."""
+    """Have `engine` unstarted in every child that this process forks, and stopped when the interpreter exits."""
     _engines.add(engine)
-
-
-def started(engine: Engine) -> None:
-    """Have `engine` stopped when the interpreter exits."""
-    _started.add(engine)
-
-
-def ended(engine: Engine) -> None:
-    """Say that `engine` has been stopped."""
-    _started.discard(engine)
 
 
 def _forked() -> None:
     for engine in list(_engines):
         engine._after_fork()
-    _started.clear()
 
 
 def _exiting() -> None:
-    for engine in list(_started):
+    for engine in list(_engines):
         engine.stop(timeout=0)
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -471,3 +473,37 @@ def test_rule_21_an_engine_whose_start_was_cancelled_is_stopped(make_engine: Mak
     asyncio.run(main())
     with pytest.raises(CallboardError, match="has been stopped"):
         engine.start()
+
+
+def test_rule_21_an_engine_that_nobody_stopped_is_stopped_when_the_interpreter_exits(
+    callboard_database: str,
+) -> None:
+    script = (
+        "import atexit; atexit.register(lambda: print(engine.health().state))\n"  # after those of what is imported
+        "from callboard import Engine\n"
+        f"engine = Engine({callboard_database!r}, plugins=[]); engine.migrate()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("stopped\n", "")
+
+
+def test_rule_1_an_enqueue_that_finds_the_disk_full_says_so(
+    make_engine: MakeEngine, host_database: peewee.SqliteDatabase
+) -> None:
+    engine = make_engine(Plugin(receipts(Scripted())), database=host_database)
+    engine.migrate()
+    host_database.connect()
+    allow_pages(engine, 1)  # for which SQLite takes the number of pages that there are
+    with pytest.raises(DatabaseUnavailableError, match="no room to grow"):
+        engine.enqueue_many([receipt(f"{number}" * 1_000) for number in range(100)])
+    allow_pages(engine, 1_000_000)
+    assert engine.enqueue(receipt("hello")).status == "inserted"
+    host_database.close()
+
+
+def allow_pages(engine: Engine, count: int) -> None:
+    """Let the database have so many pages, as far as this thread's connection goes."""
+    with engine.transaction() as tx:
+        tx.connection.execute(f"PRAGMA max_page_count = {count}")
