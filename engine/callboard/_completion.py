@@ -91,7 +91,7 @@ def complete(core: Core, run: Run, outcome: Outcome) -> Iterator[Transaction]:
                 outcome,
                 core.clock.now_ns(),
                 recurring=run.kind.recurring,
-                requested=held.requests != task.requests,
+                requested=held.requests != run.requests,
             )
             store.tasks.settle(tx.session, [(task.id, transition)], core.clock.now_ns())
             for new in run.buffered:

@@ -14,6 +14,7 @@ from callboard._clock import Clock
 from callboard._compose import Composer
 from callboard._kinds import KindRegistry
 from callboard._plugins import PluginHost
+from callboard._run import Run
 from callboard._store.host_connection import session_on
 from callboard._store.session import Session
 from callboard._store.sqlite import SqliteStore
@@ -150,6 +151,11 @@ class Core:
         """Tell a task's run, if there is one, that it has been cancelled."""
         if (running := self.running) is not None:
             running.cancel(task_id)
+
+    def run_of(self, task_id: int) -> Run | None:
+        """Return the run of a task that is claimed here."""
+        running = self.running
+        return None if running is None else running.workload.runs.get(task_id)
 
     def want_reconcile(self, reason: str) -> None:
         """Have every plugin reconcile soon; an engine that is not started does so when it starts."""

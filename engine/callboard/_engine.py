@@ -523,17 +523,17 @@ class Engine:
         if self._greeted:
             return
         self._greeted = True
-        for kind, plugin in self._core.registry:
+        waiting: dict[str, list[str]] = {}
+        for kind, _ in self._core.registry:
             for missing in self._core.registry.missing_services(kind):
-                name = missing.__name__
-                logger.warning(
-                    "tasks of kind {} (plugin {}) are left to other nodes: no {} here; give"
-                    " Engine(..., services={{{}: ...}})",
-                    kind.name,
-                    plugin,
-                    name,
-                    name,
-                )
+                waiting.setdefault(missing.__name__, []).append(kind.name)
+        for name, kinds in waiting.items():
+            logger.warning(
+                "tasks of {} are left to other nodes: no {} here; give Engine(..., services={{{}: ...}})",
+                ", ".join(sorted(kinds)),
+                name,
+                name,
+            )
         for hook in self._core.plugins.hooks("callboard_startup"):
             self._core.plugins.call(hook, engine=self)
 

@@ -32,6 +32,7 @@ class Run:
         committed: what `ctx.complete` already wrote.
         cancel_coroutine: cancels an async handler, once it has been called.
         group: what the group's actor remembers of the group's rows.
+        requests: the row's `requests` that this run answers.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Run:
         "group",
         "kind",
         "message",
+        "requests",
         "result",
         "started_ns",
         "task",
@@ -61,6 +63,15 @@ class Run:
         self.committed: Transition | None = None
         self.cancel_coroutine: Callable[[], None] | None = None
         self.group: GroupMemory | None = None
+        self.requests = task.requests
+
+    def note_request(self) -> None:
+        """Answer one more request, which has been committed, if the handler has not been called yet.
+
+        It will see everything that the request could mean, so the task need not run again for it.
+        """
+        if self.started_ns == 0:
+            self.requests += 1
 
     def cancel(self) -> None:
         """Ask the handler to end: it sees `ctx.cancelled`, and a coroutine is cancelled; on any thread.

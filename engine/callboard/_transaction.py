@@ -16,7 +16,7 @@ from callboard._group_state import Consent, GroupState
 from callboard._kinds import check_group_id
 from callboard._store.session import Session
 from callboard._store.sqlite_groups import SqliteGroups
-from callboard._task import Enqueued, FinishedTask, NewTask
+from callboard._task import Enqueued, EnqueueStatus, FinishedTask, NewTask
 from callboard.errors import ConfigurationError
 from callboard.events import (
     ConsentChanged,
@@ -84,7 +84,8 @@ class Transaction:
     def write(self, new: NewTask) -> Enqueued:
         """Enqueue a row that has been composed."""
         self.dirty = True
-        return self.core.store.tasks.enqueue(self.session, new, self.core.recurring_kinds, self.died)
+        answer = self.core.store.tasks.enqueue(self.session, new, self.core.recurring_kinds, self.died)
+        return self._merged_if_unbegun(answer)
 
     def enqueue_many(
         self, messages: Iterable[Message], *, origin: str | None = None, allow_unknown: bool = False
@@ -93,7 +94,17 @@ class Transaction:
         compose = self.core.composer.compose
         new = [compose(message, origin=origin, allow_unknown=allow_unknown) for message in messages]
         self.dirty = True
-        return self.core.store.tasks.enqueue_many(self.session, new, self.core.recurring_kinds, self.died)
+        answers = self.core.store.tasks.enqueue_many(self.session, new, self.core.recurring_kinds, self.died)
+        return [self._merged_if_unbegun(answer) for answer in answers]
+
+    def _merged_if_unbegun(self, answer: Enqueued) -> Enqueued:
+        """Return the answer for a task that is claimed here and has not begun: it need not run again."""
+        if answer.status != EnqueueStatus.RERUN or answer.task_id is None:
+            return answer
+        run = self.core.run_of(answer.task_id)
+        if run is None or run.started_ns != 0 or not self.session.after_commit(run.note_request):
+            return answer
+        return answer._replace(status=EnqueueStatus.MERGED)
 
     def pull_in(self, msg_or_key: Message | str | bytes, *, not_later_than_ns: int) -> bool:
         """Lower a live task's deadline in this transaction; see `Engine.pull_in`."""

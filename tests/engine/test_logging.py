@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from loguru import logger
 from tests.engine.acting import (
+    RECEIPT,
     WAIT_S,
     Blocking,
     MakeEngine,
@@ -21,7 +22,7 @@ from tests.engine.acting import (
 )
 from tests.engine.rows import payload, sql, write_by_hand
 
-from callboard import NEVER_NS, Engine, RescheduleAt, TaskContext
+from callboard import NEVER_NS, Engine, RescheduleAt, RetryPolicy, TaskContext
 from callboard._store.sqlite import SqliteStore
 from callboard.testing import FakeClock
 
@@ -91,13 +92,20 @@ def test_nothing_is_logged_above_debug_when_all_goes_well(make_engine: MakeEngin
     assert messages == []
 
 
-def test_the_number_of_log_lines_does_not_grow_with_the_tasks(make_engine: MakeEngine) -> None:
-    with logged("INFO") as messages, make_engine(Plugin(receipts(Scripted(ValueError("no"))))) as engine:
-        engine.enqueue_many([receipt(str(number)) for number in range(200)])
-        assert engine.wait_idle(WAIT_S)
-        assert engine.health().counters["failed"] == 200
+def test_failed_attempts_and_deaths_are_a_line_for_each_batch_and_kind(make_engine: MakeEngine) -> None:
+    once = receipts(Scripted(ValueError(SECRET)), retry=RetryPolicy(max_attempts=1))
+    engine = make_engine(Plugin(once, threads(Scripted(ValueError(SECRET)))))
+    engine.enqueue_many([receipt(str(number)) for number in range(200)])
+    engine.enqueue(thread("one"))
+    with logged("INFO") as messages:
+        engine.run_due()
 
-    assert messages == []
+    assert sorted(message.strip() for message in messages) == [
+        "INFO 1 attempt(s) of kind acme.receipts.ReceiptThread failed with ValueError (tasks 201)",
+        f"INFO 200 attempt(s) of kind {RECEIPT} failed with ValueError (tasks 1, 2, 3, 4, 5, …)",
+        f"WARNING 200 task(s) of kind {RECEIPT} are dead: exhausted (tasks 1, 2, 3, 4, 5, …);"
+        " `callboard dead list` tells more",
+    ]
 
 
 def assert_keeps_secrets(messages: list[Any]) -> None:

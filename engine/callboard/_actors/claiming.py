@@ -60,17 +60,17 @@ class Memory:
         """Let other work have the next turn."""
         self._alone_next, self._held_since_ns = False, None
 
-    def warn(self, kind: str, ids: Sequence[int], now_ns: int) -> None:
-        """Warn of deferred rows, once for a kind and hour."""
+    def warn(self, kind: str, ids: Sequence[int], remedy: str, now_ns: int) -> None:
+        """Warn of deferred rows and say what to do, once for a kind and hour."""
         if now_ns - self._warned_ns.get(kind, -SET_ASIDE_NS) < SET_ASIDE_NS:
             return
         self._warned_ns[kind] = now_ns
         logger.warning(
-            "{} task(s) of kind {} deferred for an hour: nothing here can run them (ids {}). Install the plugin"
-            " that brings the kind, or give the service that it requires; `callboard kinds` tells",
+            "{} task(s) of kind {} deferred for an hour: nothing here can run them (ids {}); {}",
             len(ids),
             kind,
             ", ".join(map(str, ids[:_SAMPLE])) + (", …" if len(ids) > _SAMPLE else ""),
+            remedy,
         )
 
 
@@ -87,6 +87,7 @@ class Claim:
         self, core: Core, workload: Workload, memory: Memory, session: Session, now_ns: int, node_id: int
     ) -> None:
         """Claim for `core`, no more than `workload` has room for."""
+        self._registry = core.registry
         self._runnable = core.registry.runnable
         self._tasks = core.store.tasks
         self._workload = workload
@@ -213,7 +214,7 @@ class Claim:
         until_ns = self._now_ns + SET_ASIDE_NS
         ids = self._tasks.set_aside(self._session, kind, self._now_ns, until_ns, SET_ASIDE_BATCH)
         if ids:
-            self._memory.warn(kind, ids, self._now_ns)
+            self._memory.warn(kind, ids, self._remedy(kind), self._now_ns)
             self.more = True
         if len(ids) >= SET_ASIDE_BATCH:
             return
@@ -222,12 +223,19 @@ class Claim:
             burial = _lifecycle.overdue(task, self._now_ns)
             self.buried.append((task, burial or _malformed(task, "the payload is an empty Task")))
 
+    def _remedy(self, kind: str) -> str:
+        known = self._registry.get(kind)
+        if known is None:
+            return "install the plugin that brings the kind"
+        names = ", ".join(missing.__name__ for missing in self._registry.missing_services(known))
+        return f"give Engine(..., services=...) what the kind requires: {names}"
+
     def _set_undecodable_aside(self) -> None:
         ids = [task_id for of_kind in self._undecodable.values() for task_id in of_kind]
         self._tasks.set_these_aside(self._session, ids, self._now_ns + SET_ASIDE_NS)
         self._memory.undecodable.update(dict.fromkeys(ids))
         for kind, of_kind in self._undecodable.items():
-            self._memory.warn(kind, of_kind, self._now_ns)
+            self._memory.warn(kind, of_kind, "their payloads are a newer build's", self._now_ns)
         self.more = True
 
 

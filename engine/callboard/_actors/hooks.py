@@ -67,11 +67,11 @@ class HookCaller:
                 self._outstanding += 1
             self._observer.tell(lambda: self._call_all(hooks, finished=finished))
 
-    def want_reconcile(self, reason: str) -> None:
-        """Have every plugin reconcile, soon."""
+    def want_reconcile(self, reason: str, not_before_ns: int = 0) -> None:
+        """Have every plugin reconcile, soon or at `not_before_ns`."""
         with self._lock:
             for hook in self._core.plugins.hooks("callboard_reconcile"):
-                self._wanted.setdefault(hook.plugin, (reason, 0, 0))
+                self._wanted.setdefault(hook.plugin, (reason, 0, not_before_ns))
         self._wake()
 
     def start_due(self, now_ns: int) -> None:

@@ -54,11 +54,19 @@ class Node:
     def join(self) -> None:
         """Become a node, and take over what nodes that are gone have left."""
         began_ns = self._core.clock.monotonic_ns()
-        with self._core.store.transaction() as session:
-            self._add(session)
+        try:
+            with self._core.store.transaction() as session:
+                self._add(session)
+        except BaseException:
+            self._nodes.unlock(self.id)
+            raise
         self.lease_until_ns = began_ns + self._core.lease_ns
         self.look(changed=True)
         self._rescue()
+
+    def has_company(self) -> bool:
+        """Return whether other nodes execute this database's tasks, as far as the last look knew."""
+        return bool(self._others)
 
     def leave(self) -> None:
         """Be no node any more; called when nothing is claimed.

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from callboard import _crash_points
+from callboard._actors import reporting
 from callboard._actors.claiming import BATCH, PATIENCE_NS, Claim, Memory
 from callboard._actors.deferral import Deferral
 from callboard._actors.hooks import HookCaller
@@ -26,6 +27,9 @@ from callboard._task import FinishedTask
 
 if TYPE_CHECKING:
     from callboard._core import Core
+
+
+_BETWEEN_SERVICES_NS = 60 * 10**9
 
 
 class Scheduler:
@@ -58,6 +62,7 @@ class Scheduler:
         self._unsettled: list[Run] = []
         self._away: set[str] = set()
         self._alone_due = False
+        self._next_service_ns = 0
         self.watch = Watch(core, workload)
         self.deadline_ns = NEVER_NS
         self.counters: Counter[str] = Counter(done=0, dead=0, failed=0, stale=0)
@@ -93,6 +98,7 @@ class Scheduler:
         for run in runs:
             self._workload.remove(run)
         settlement = Settlement(self._core, runs)
+        self._workload.shared = self._node.has_company()
         claim: Claim | None = None
         idle_hands = self._alone_due or bool(self._workload.thirsty())
         wants_claim = bool(heads) or (idle_hands and not self.stopping)
@@ -182,7 +188,8 @@ class Scheduler:
         if not runs:
             return
         _crash_points.reach("callboard.settle.committed")
-        self.counters["failed"] += settlement.failed
+        self.counters["failed"] += len(settlement.failures)
+        reporting.log_failures(settlement.failures)
         self.counters["stale"] += settlement.stale
         self.report(settlement.finished)
         for run in runs:
@@ -190,7 +197,13 @@ class Scheduler:
                 self._away.add(run.task.kind)
             elif self._away and run.task.kind in self._away and not isinstance(run.result, str):
                 self._away.discard(run.task.kind)
-                self._hooks.want_reconcile("service")
+                self._hooks.want_reconcile("service", self._after_service_ns())
+
+    def _after_service_ns(self) -> int:
+        """Return when plugins may reconcile because a service is back; one may flicker."""
+        at_ns = max(self._core.clock.now_ns(), self._next_service_ns)
+        self._next_service_ns = at_ns + _BETWEEN_SERVICES_NS
+        return at_ns
 
     def report(self, finished: list[FinishedTask]) -> None:
         """Count tasks that ended, and have plugins told."""
@@ -199,4 +212,6 @@ class Scheduler:
         dead = sum(1 for ended in finished if ended.dead_reason is not None)
         self.counters["dead"] += dead
         self.counters["done"] += len(finished) - dead
+        if dead:
+            reporting.log_deaths(finished)
         self._hooks.tell_finished(finished)

@@ -22,7 +22,7 @@ class Settlement:
 
     Attributes:
         finished: tasks that ended with this batch, for the hook.
-        failed: how many runs failed.
+        failures: the runs that failed.
         stale: how many outcomes were dropped, because the run no longer held its row.
         again: whether a row may be due at once.
     """
@@ -32,7 +32,7 @@ class Settlement:
         self._core = core
         self._runs = runs
         self.finished: list[FinishedTask] = []
-        self.failed = 0
+        self.failures: list[tuple[Task, Failure]] = []
         self.stale = 0
         self.again = False
 
@@ -57,7 +57,7 @@ class Settlement:
             elif run.result is None or isinstance(run.result, str):
                 handed_back.append(run.task.id)
             else:
-                requested = row.requests != run.task.requests
+                requested = row.requests != run.requests
                 change = _lifecycle.settle(
                     run.task, run.result, now_ns, recurring=run.kind.recurring, requested=requested
                 )
@@ -77,7 +77,7 @@ class Settlement:
     def _count(self, run: Run, change: Transition) -> None:
         outcome = run.result
         if isinstance(outcome, Failure):
-            self.failed += 1
+            self.failures.append((run.task, outcome))
         if isinstance(change, (Finish, Bury)):
             reason = change.reason if isinstance(change, Bury) else None
             returned = None if isinstance(outcome, (Failure, str)) else outcome

@@ -13,6 +13,9 @@ PREFETCH = 256
 MAX_BUSY_GROUPS = 1_024
 """Groups with claimed rows: bounds the memory of what is claimed, far above any sensible `workers`."""
 
+SHARED_CLAIM_AHEAD = 8
+"""Rows claimed ahead for one group where other nodes could take up other groups meanwhile."""
+
 
 class Workload:
     """The runs between claim and commit. Only the scheduler changes it.
@@ -21,6 +24,7 @@ class Workload:
         runs: by their tasks' ids.
         backlogged: groups with parked rows.
         alone: the task that runs with nothing beside it, because a process has ended over it.
+        shared: whether other nodes execute the same tasks, so that no more is claimed than soon begins.
     """
 
     def __init__(self, workers: int) -> None:
@@ -28,9 +32,10 @@ class Workload:
         self.runs: dict[int, Run] = {}
         self.backlogged: set[bytes] = set()
         self.alone: int | None = None
+        self.shared = False
+        self._workers = workers
         self._groups: dict[bytes, int] = {}
         self._loose = 0
-        self._max_loose = workers + PREFETCH
 
     def add(self, run: Run) -> None:
         """Count a claimed run."""
@@ -60,18 +65,24 @@ class Workload:
 
     def room_in(self, group_id: bytes) -> int:
         """Return how many more rows of the group may be claimed."""
-        if group_id not in self._groups and len(self._groups) >= MAX_BUSY_GROUPS:
+        if group_id not in self._groups and len(self._groups) >= self._max_groups():
             return 0
-        return CLAIM_AHEAD - self._groups.get(group_id, 0)
+        return self._ahead() - self._groups.get(group_id, 0)
 
     def loose_room(self) -> int:
         """Return how many more rows without a group may be claimed."""
-        return self._max_loose - self._loose
+        return self._workers + (self._workers if self.shared else PREFETCH) - self._loose
 
     def is_full(self) -> bool:
         """Return whether nothing more may be claimed, whatever it is."""
-        return self.loose_room() <= 0 and len(self._groups) >= MAX_BUSY_GROUPS
+        return self.loose_room() <= 0 and len(self._groups) >= self._max_groups()
 
     def thirsty(self) -> list[bytes]:
         """Return groups that have parked rows and have run half of what was claimed ahead."""
-        return [group for group in self.backlogged if self.room_in(group) >= CLAIM_AHEAD // 2]
+        return [group for group in self.backlogged if self.room_in(group) >= self._ahead() // 2]
+
+    def _ahead(self) -> int:
+        return SHARED_CLAIM_AHEAD if self.shared else CLAIM_AHEAD
+
+    def _max_groups(self) -> int:
+        return 2 * self._workers if self.shared else MAX_BUSY_GROUPS

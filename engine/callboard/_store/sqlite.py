@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -19,10 +20,13 @@ from callboard._store.sqlite_groups import SqliteGroups
 from callboard._store.sqlite_nodes import SqliteNodes
 from callboard._store.sqlite_tasks import SqliteTasks
 from callboard._task import DeadTask, Task
-from callboard.errors import ConfigurationError
+from callboard.errors import ConfigurationError, DatabaseUnavailableError
 
 POLL_INTERVAL_S = 1.0
 """How often an idle engine asks SQLite whether another connection has written (`PRAGMA data_version`)."""
+
+_BUSY_TIMEOUT_S = 5.0  # what peewee gives SQLite by default, too
+_BUSY_WAIT_S = 0.01
 
 _SYNCHRONOUS_NORMAL = 1  # SQLite's number for it
 
@@ -42,13 +46,18 @@ class SqliteStore:
     tasks = SqliteTasks()
     groups = SqliteGroups()
 
-    def __init__(self, make_database: Callable[[], peewee.SqliteDatabase]) -> None:
+    def __init__(self, make_database: Callable[[], peewee.SqliteDatabase], *, owned: bool = False) -> None:
         """Use the database that `make_database` returns; connects to nothing.
+
+        Args:
+            make_database: returns the host's database, or one of our own each time.
+            owned: whether it is our own, so that its settings are for us to choose.
 
         Raises:
             ConfigurationError: the database is in memory.
         """
         self._make_database = make_database
+        self._owned = owned
         database = make_database()
         if (
             not database.database
@@ -134,10 +143,29 @@ class SqliteStore:
             with self._inspecting() as session:
                 if not migrating.pending(session, self.where):
                     return []
+        if self._owned and not self.in_transaction():
+            self._use_wal()
         with self.transaction() as session:
             missing = migrating.pending(session, self.where)
             migrating.apply(session, missing, now_ns)
         return [f"{migration.number:04} {migration.title}" for migration in missing]
+
+    def _use_wal(self) -> None:
+        """Set the journal mode, which stays with the file.
+
+        SQLite does not wait for the lock that this needs, as it does for others, so two engines that make the
+        same file at once have to.
+        """
+        deadline_s = time.monotonic() + _BUSY_TIMEOUT_S
+        while True:
+            try:
+                with self.reading() as session:
+                    session.rows("PRAGMA journal_mode = wal")
+                return
+            except DatabaseUnavailableError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_BUSY_WAIT_S)
 
     @contextmanager
     def _inspecting(self) -> Iterator[Session]:
@@ -226,7 +254,7 @@ def own_database(path: str, synchronous: str) -> peewee.SqliteDatabase:
         raise ConfigurationError(f"synchronous must be 'FULL' or 'NORMAL', not {synchronous!r}")
     return PooledSqliteDatabase(  # type: ignore[no-untyped-call]
         path,
-        pragmas={"journal_mode": "wal", "synchronous": synchronous},
+        pragmas={"synchronous": synchronous},
         max_connections=None,
         check_same_thread=False,  # the pool hands a connection from thread to thread, one at a time
     )
@@ -244,7 +272,7 @@ def open_store(database: str | peewee.Database, synchronous: str) -> SqliteStore
         path = database.removeprefix("sqlite:///")
         if ("?" in path or path.startswith("file:")) and "memory" not in path:
             raise ConfigurationError(f"a database URL takes a plain path and no options, not {database!r}")
-        return SqliteStore(lambda: own_database(path, synchronous))
+        return SqliteStore(lambda: own_database(path, synchronous), owned=True)
     raise ConfigurationError(
         "the database must be a URL such as sqlite:///service.db (sqlite:////var/lib/service.db for an absolute"
         f" path) or a peewee SqliteDatabase, not {database!r}"

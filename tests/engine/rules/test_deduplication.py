@@ -1,7 +1,7 @@
 """Rules 13 to 15: one live row for one identity, no request swallowed, and deadlines that are only pulled in."""
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from tests.engine.acting import (
     MakeEngine,
     Plugin,
     Scripted,
+    eventually,
     receipt,
     receipts,
     thread,
@@ -33,6 +34,7 @@ from callboard import (
     ServiceUnavailable,
     Task,
     TaskContext,
+    TaskState,
 )
 from callboard._codec import hash_of, keyed_identity
 from callboard._store.session import raw_connection
@@ -533,3 +535,38 @@ def test_rule_15_a_pull_in_is_one_statement(make_engine: MakeEngine, callboard_d
         engine.pull_in(receipt("read"), not_later_than_ns=0)
 
     assert [statement.split()[0] for statement in statements] == ["BEGIN", "UPDATE", "COMMIT"]
+
+
+def test_rule_14_a_task_that_is_claimed_and_has_not_begun_need_not_run_twice(make_engine: MakeEngine) -> None:
+    handler = Blocking()
+    with make_engine(Plugin(receipts(handler))) as engine:
+        engine.enqueue_many([receipt("first", b"group"), receipt("second", b"group")])
+        handler.wait_begun("first")
+        eventually(lambda: {task.state for task in engine.tasks()} == {TaskState.RUNNING})
+
+        answers = engine.enqueue_many([receipt("first", b"group"), receipt("second", b"group")])
+        handler.let_go()
+        assert engine.wait_idle(WAIT_S)
+
+    assert [answer.status for answer in answers] == [EnqueueStatus.RERUN, EnqueueStatus.MERGED]
+    assert sorted(handler.begun) == ["first", "first", "second"]
+
+
+def test_rule_14_a_request_that_is_rolled_back_is_none(make_engine: MakeEngine) -> None:
+    handler = Blocking()
+    with make_engine(Plugin(receipts(handler))) as engine:
+        engine.enqueue_many([receipt("first", b"group"), receipt("second", b"group")])
+        handler.wait_begun("first")
+        eventually(lambda: {task.state for task in engine.tasks()} == {TaskState.RUNNING})
+
+        with suppress(ZeroDivisionError), engine.transaction() as tx:
+            assert tx.enqueue(receipt("second", b"group")).status == EnqueueStatus.MERGED
+            raise ZeroDivisionError
+        engine.enqueue(receipt("second", b"group"))
+        handler.let_go("first")
+        handler.wait_begun("second")
+        engine.enqueue(receipt("second", b"group"))
+        handler.let_go()
+        assert engine.wait_idle(WAIT_S)
+
+    assert handler.begun == ["first", "second", "second"]
