@@ -100,7 +100,7 @@ def complete(core: Core, run: Run, outcome: Outcome) -> Iterator[Transaction]:
             _crash_points.reach("callboard.complete.written")
         finally:
             _open.owner = None
-    run.committed = transition
+    run.committed, run.completed = transition, outcome
     _crash_points.reach("callboard.complete.committed")
 
 

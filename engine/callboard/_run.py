@@ -30,6 +30,7 @@ class Run:
         result: what the handler returned or raised, once it did.
         buffered: tasks to enqueue together with the outcome.
         committed: what `ctx.complete` already wrote.
+        completed: the outcome that it was given.
         cancel_coroutine: cancels an async handler, once it has been called.
         group: what the group's actor remembers of the group's rows.
         requests: the row's `requests` that this run answers.
@@ -40,6 +41,7 @@ class Run:
         "cancel_coroutine",
         "cancelled",
         "committed",
+        "completed",
         "group",
         "kind",
         "message",
@@ -61,6 +63,7 @@ class Run:
         self.result: Outcome | Failure | Unsettled | None = None
         self.buffered: list[NewTask] = []
         self.committed: Transition | None = None
+        self.completed: Outcome | None = None
         self.cancel_coroutine: Callable[[], None] | None = None
         self.group: GroupMemory | None = None
         self.requests = task.requests

@@ -28,6 +28,7 @@ from callboard import (
     Done,
     Engine,
     EnqueueStatus,
+    FinishedTask,
     GroupState,
     RescheduleAt,
     ServiceMissingError,
@@ -269,6 +270,22 @@ def test_what_the_handler_returns_after_complete_counts_no_more(make_engine: Mak
         return RescheduleAt(HOUR)
 
     assert completing(make_engine, handler).tasks() == []
+
+
+def test_plugins_are_told_of_the_outcome_that_was_completed(make_engine: MakeEngine) -> None:
+    def handler(message: Any, ctx: TaskContext) -> Any:
+        with ctx.complete(Discard("unwanted")):
+            pass
+        raise ValueError("too late")
+
+    told: list[FinishedTask] = []
+    plugin = Plugin(receipts(handler), tasks_finished=lambda finished: told.extend(finished))
+    with make_engine(plugin) as engine:
+        engine.enqueue(receipt("hello"))
+        assert engine.wait_idle(WAIT_S)
+        assert engine.health().counters["failed"] == 0
+
+    assert [(ended.outcome, ended.dead_reason) for ended in told] == [(Discard("unwanted"), DeadReason.DISCARDED)]
 
 
 def test_what_the_handler_raises_after_complete_counts_no_more(make_engine: MakeEngine) -> None:

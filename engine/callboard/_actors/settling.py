@@ -75,7 +75,7 @@ class Settlement:
         _crash_points.reach("callboard.settle.written")
 
     def _count(self, run: Run, change: Transition) -> None:
-        outcome = run.result
+        outcome = run.result if run.completed is None else run.completed
         if isinstance(outcome, Failure):
             self.failures.append((run.task, outcome))
         if isinstance(change, (Finish, Bury)):
