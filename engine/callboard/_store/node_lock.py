@@ -54,12 +54,12 @@ class NodeLock:
             os.close(self._descriptor)
 
 
-def is_free(path: str) -> bool | None:
-    """Return whether the process that held the lock has ended; `None` where there is no file to tell."""
+def is_free(path: str) -> bool:
+    """Return whether the process that held the lock has ended; `False` where no file is left to tell."""
     try:
         descriptor = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
     except OSError:
-        return None
+        return False
     try:
         _lock(descriptor)
     except OSError:

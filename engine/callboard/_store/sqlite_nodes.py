@@ -81,11 +81,7 @@ class SqliteNodes:
 
     def has_ended(self, node: NodeRow) -> bool:
         """Return whether a node's process on this machine has ended; `False` where that cannot be told."""
-        if node.host != self._host:
-            return False
-        free = node_lock.is_free(self._lock_path(node.id))
-        # Somebody may have removed the file; a node that holds nothing loses nothing by joining anew.
-        return not node.holds if free is None else free
+        return node.host == self._host and node_lock.is_free(self._lock_path(node.id))
 
     def bury(self, session: Session, node: NodeRow) -> bool:
         """Delete the row of a node that is gone; `False` when it has given a sign of life."""
