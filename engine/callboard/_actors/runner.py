@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from callboard._core import Core
 
 MAX_ERROR_CHARS = 8_000
-"""How much of a traceback is kept in `last_error`: where it starts and how it ends."""
+"""How much is kept in `last_error`: half for where it happened, half for the exception and its message."""
 
 _DONE = Done()
 
@@ -143,6 +143,8 @@ def _failure(error: BaseException, *, cancelled: bool = False) -> Failure:
         return Failure("the handler was cancelled: its time was over, or its task or engine was stopped")
     text = "".join(traceback.format_exception(error))
     if len(text) > MAX_ERROR_CHARS:
-        text = f"{text[: MAX_ERROR_CHARS // 2]}\n…\n{text[-MAX_ERROR_CHARS // 2 :]}"
+        what = "".join(traceback.format_exception_only(error))
+        half = MAX_ERROR_CHARS // 2
+        text = f"…{text.removesuffix(what)[-half:]}{what[:half]}"
     text = text.encode(errors="backslashreplace").decode()  # a message may hold what no database takes
     return Failure(text, counted=not isinstance(error, (ServiceUnavailable, StaleRunError)))
