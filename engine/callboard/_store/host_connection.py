@@ -14,7 +14,7 @@ from typing import Any
 import peewee
 
 from callboard._store.failures import translate
-from callboard._store.session import Row, Session, SqliteSession, peewee_session, translated
+from callboard._store.session import Row, Session, SqliteSession, peewee_session, plain, translated
 from callboard.errors import ConfigurationError
 
 _FOREIGN = "the database of connection="
@@ -115,16 +115,21 @@ class SqlAlchemySession:
 
     def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
         """Run a statement and return all its rows."""
-        return [tuple(row) for row in self._execute(sql, tuple(params))]
+        return [tuple(row) for row in self._execute_one(sql, params)]
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
-        return int(self._execute(sql, tuple(params)).rowcount)
+        return int(self._execute_one(sql, params).rowcount)
 
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of `rows`."""
         if rows:
-            self._execute(sql, [tuple(row) for row in rows])
+            text = plain(sql, rows[0])[0]
+            self._execute(text, [tuple(plain(sql, row)[1]) for row in rows])
+
+    def _execute_one(self, sql: str, params: Sequence[Any]) -> Any:
+        text, values = plain(sql, params)
+        return self._execute(text, tuple(values))
 
     def _execute(self, sql: str, params: tuple[Any, ...] | list[tuple[Any, ...]]) -> Any:
         from sqlalchemy.exc import DBAPIError

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any, Protocol
 
 import peewee
@@ -13,6 +15,20 @@ import peewee
 from callboard._store.failures import translate
 
 Row = tuple[Any, ...]
+
+
+_NUMBERED = re.compile(r"\?(\d+)")
+
+
+@lru_cache(maxsize=1024)
+def _plain(sql: str) -> tuple[str, tuple[int, ...]]:
+    return _NUMBERED.sub("?", sql), tuple(int(number) - 1 for number in _NUMBERED.findall(sql))
+
+
+def plain(sql: str, params: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """Return a statement without numbered marks, of which Python 3.12.0 and 3.12.1 warn, and its parameters."""
+    text, order = _plain(sql)
+    return text, [params[place] for place in order] if order else params
 
 
 class Session(Protocol):
@@ -56,21 +72,23 @@ class SqliteSession:
     def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
         """Run a statement and return all its rows."""
         try:
-            return self._cursor.execute(sql, params).fetchall()
+            return self._cursor.execute(*plain(sql, params)).fetchall()
         except sqlite3.Error as error:
             raise translate(error, self._where) from error
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
         try:
-            return self._cursor.execute(sql, params).rowcount
+            return self._cursor.execute(*plain(sql, params)).rowcount
         except sqlite3.Error as error:
             raise translate(error, self._where) from error
 
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of `rows`."""
         try:
-            self._cursor.executemany(sql, rows)
+            order = _plain(sql)[1]
+            rows = [[row[place] for place in order] for row in rows] if order else rows
+            self._cursor.executemany(_plain(sql)[0], rows)
         except sqlite3.Error as error:
             raise translate(error, self._where) from error
 
