@@ -85,9 +85,10 @@ def test_an_empty_file_becomes_a_database(make_engine: MakeEngine, callboard_dat
 
 
 @pytest.mark.parametrize("name", ["", "no such folder/callboard.db"])
-def test_a_file_that_cannot_be_opened_is_refused_by_name_with_a_remedy(
-    make_engine: MakeEngine, tmp_path: Path, name: str
+def test_a_file_that_cannot_be_opened_is_refused_at_once_by_name_with_a_remedy(
+    make_engine: MakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    monkeypatch.setattr("callboard._store.sqlite.time.sleep", lambda seconds: pytest.fail("it waits for a lock"))
     engine = make_engine(Plugin(receipts(Scripted())), database=f"sqlite:///{tmp_path / name}")
 
     for use in uses(engine):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 from callboard.errors import DatabaseUnavailableError, NotADatabaseError, SchemaError, StoreError
 
 # What SQLite says (its result-code texts), what that means, and the remedy.
@@ -54,3 +56,11 @@ def translate(error: Exception, where: str) -> StoreError:
         if sign in text.lower():
             return kind(f"{where} {remedy} ({text})")
     return StoreError(f"{where}: {text}")
+
+
+def is_locked(error: BaseException | None) -> bool:
+    """Return whether SQLite refused because another connection holds a lock, which a later try may find free."""
+    while error is not None and not isinstance(error, sqlite3.Error):
+        error = error.__cause__ or error.__context__
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF  # the primary code of an extended one
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

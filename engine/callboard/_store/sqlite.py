@@ -14,7 +14,7 @@ import peewee
 from playhouse.pool import PooledSqliteDatabase
 
 from callboard._store import migrating
-from callboard._store.failures import translate
+from callboard._store.failures import is_locked, translate
 from callboard._store.session import Session, SqliteSession, connected, peewee_session, raw_connection
 from callboard._store.sqlite_groups import SqliteGroups
 from callboard._store.sqlite_nodes import SqliteNodes
@@ -162,8 +162,8 @@ class SqliteStore:
                 with self.reading() as session:
                     session.rows("PRAGMA journal_mode = wal")
                 return
-            except DatabaseUnavailableError:
-                if time.monotonic() > deadline_s:
+            except DatabaseUnavailableError as error:
+                if not is_locked(error) or time.monotonic() > deadline_s:
                     raise
                 time.sleep(_BUSY_WAIT_S)
 
