@@ -155,7 +155,7 @@ class Engine:
                     runtime.start()
                 except BaseException:
                     self._core.running = None
-                    runtime.node.leave()
+                    runtime.abandon()
                     raise
             self._core.state = RUNNING
 

@@ -523,12 +523,12 @@ def test_the_engine_looks_at_the_clock_and_at_the_file_once_a_second() -> None:
 
 
 def test_wakes_that_come_before_the_table_is_read_are_one() -> None:
-    mailbox = SchedulerActor(*[cast(Any, None)] * 6)
+    mailbox = SchedulerActor(*[cast(Any, None)] * 7)
 
     for _ in range(1_000):
         mailbox.wake()
 
-    assert mailbox.actor_inbox.qsize() == 1  # type: ignore[attr-defined]
+    assert mailbox.actor_inbox._messages.qsize() == 1  # type: ignore[attr-defined]
 
 
 class TracedDatabase(peewee.SqliteDatabase):

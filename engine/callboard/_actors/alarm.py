@@ -48,6 +48,10 @@ class Alarm:
                 self._soon_s = at_s
                 self._changed.notify()
 
+    def time_s(self) -> float:
+        """Return the time that `within` counts in: seconds since some moment."""
+        return time.monotonic()
+
     def stop(self) -> None:
         """End the thread without a further ring."""
         with self._changed:

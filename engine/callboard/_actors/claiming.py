@@ -136,7 +136,7 @@ class Claim:
         """Forget what was claimed, because the transaction did not commit."""
         for run in self.runs:
             self._workload.remove(run)
-        self._workload.backlogged.update(self._emptied)
+        self._workload.backlogged.update(dict.fromkeys(self._emptied))
 
     def _claim_alone(self) -> None:
         self._memory.pass_turn()
@@ -167,7 +167,7 @@ class Claim:
                 skipped += 1
             else:
                 park.append(task.id)
-                workload.backlogged.add(group_id)
+                workload.backlogged[group_id] = None
         if park:
             self._tasks.park(self._session, park)
         self.more |= len(rows) == BATCH and skipped < BATCH
@@ -176,7 +176,7 @@ class Claim:
         room = self._workload.room_in(group_id)
         rows = self._tasks.parked(self._session, group_id, self._node_id, self._now_ns, room)
         if len(rows) < room:
-            self._workload.backlogged.discard(group_id)
+            self._workload.backlogged.pop(group_id, None)
             self._emptied.append(group_id)
             # None should be left; a clock that went back, or another node in the group, may have kept some.
             self._tasks.unpark(self._session, [group_id])

@@ -29,6 +29,27 @@ class Dispatcher(Protocol):
         ...
 
 
+class OneThread:
+    """A thread of its own for one actor: whatever else is busy, its calls are next."""
+
+    def __init__(self, name: str) -> None:
+        """Start the thread."""
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def submit(self, call: Call) -> None:
+        """Have `call` run on the thread."""
+        self._calls.put(call)
+
+    def close(self) -> None:
+        """Let the thread end after the calls that it was given; does not wait for it."""
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
 class InlineDispatcher:
     """Run calls on the thread that asks for it, one after the other: `Engine.run_due`."""
 

@@ -1,8 +1,7 @@
-"""The scheduler's mailbox: a Pykka actor with a thread of its own, which turns messages into passes."""
+"""The scheduler's mailbox: an actor with a thread of its own, which turns messages into passes."""
 
 from __future__ import annotations
 
-import time
 import traceback
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
@@ -12,8 +11,10 @@ import pykka
 from loguru import logger
 
 from callboard._actors.alarm import Alarm
+from callboard._actors.dispatcher import Dispatcher
 from callboard._actors.hooks import HookCaller
 from callboard._actors.node import Node
+from callboard._actors.pooled import PooledActor
 from callboard._actors.rounds import Rounds
 from callboard._actors.scheduler import Scheduler
 from callboard._clock import nanoseconds
@@ -61,16 +62,21 @@ class Wake(NamedTuple):
 WAKE, RING, QUIT = Wake(), Ring(), Quit()
 
 
-class SchedulerActor(pykka.ThreadingActor):
+class SchedulerActor(PooledActor):
     """Make a pass for each message. It outlives every error: whatever a pass raises, a later one tries again."""
 
-    use_daemon_thread = True
-
     def __init__(
-        self, store: SqliteStore, node: Node, scheduler: Scheduler, alarm: Alarm, rounds: Rounds, hooks: HookCaller
+        self,
+        dispatcher: Dispatcher,
+        store: SqliteStore,
+        node: Node,
+        scheduler: Scheduler,
+        alarm: Alarm,
+        rounds: Rounds,
+        hooks: HookCaller,
     ) -> None:
-        """Drive `scheduler`."""
-        super().__init__()
+        """Drive `scheduler` on the one thread that `dispatcher` has."""
+        super().__init__(dispatcher)
         self._store = store
         self._node = node
         self._scheduler = scheduler
@@ -88,7 +94,7 @@ class SchedulerActor(pykka.ThreadingActor):
         self.ended: Future[None] = Future()
 
     def begin(self) -> None:
-        """Start outside Pykka's process-wide registry, where a host's `stop_all` would reach it."""
+        """Handle what has been sent, and what will be."""
         self._start_actor_loop()
 
     def wake(self) -> None:
@@ -157,7 +163,7 @@ class SchedulerActor(pykka.ThreadingActor):
         self._step()
 
     def _step(self) -> None:
-        if time.monotonic() < self._retry_at_s:
+        if self._alarm.time_s() < self._retry_at_s:
             return
         if self._pass():
             self.wake()  # behind the messages that wait, so that a busy table cannot shut them out
@@ -198,7 +204,7 @@ class SchedulerActor(pykka.ThreadingActor):
             logger.error("no task is claimed or finished until the database answers: {}", error)
         self.store_error = error
         wait_s = backoff_ns(self._failures, _FIRST_WAIT_NS, DEFAULT_POLICY.factor, _LONGEST_WAIT_NS) / 1e9
-        self._retry_at_s = time.monotonic() + wait_s
+        self._retry_at_s = self._alarm.time_s() + wait_s
         self._alarm.within(wait_s)
         self._answer_drained()  # a stop need not wait for the database when nothing runs
 

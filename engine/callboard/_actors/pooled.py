@@ -10,6 +10,7 @@ of a host reaches everything in it, so these actors never enter it.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -62,10 +63,15 @@ class _PooledInbox:
 
     def open(self, actor: PooledActor) -> None:
         """Attach the actor; the strong reference keeps it alive, since Pykka's refs are weak."""
-        self._actor = actor
+        with self._lock:
+            self._actor = actor
+            if self._messages.empty():
+                return
+            self._running = True
+        actor.dispatcher.submit(actor._run_slice)
 
-    def begin_slice(self) -> None:
-        self._left = _SLICE
+    def begin_slice(self, length: int = _SLICE) -> None:
+        self._left = length
 
     def end_slice(self) -> bool:
         """Return whether the actor must be dispatched again."""
@@ -82,7 +88,7 @@ class PooledActor(pykka.Actor):
     """An actor on `dispatcher`. Subclasses implement `on_receive` and let no exception out of it."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
-        """Run on `dispatcher`."""
+        """Run on `dispatcher`, once started; messages that come before that wait."""
         super().__init__()
         self.dispatcher = dispatcher
 
@@ -113,5 +119,5 @@ class PooledActor(pykka.Actor):
             if inbox.end_slice():
                 self.dispatcher.submit(self._run_slice)
         else:
-            inbox.begin_slice()
+            inbox.begin_slice(sys.maxsize)
             self._actor_loop_teardown()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
+from collections.abc import Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING
 
 from callboard._actors.alarm import Alarm
-from callboard._actors.dispatcher import Dispatcher, InlineDispatcher, ThreadPool
+from callboard._actors.dispatcher import Dispatcher, InlineDispatcher, OneThread, ThreadPool
 from callboard._actors.hooks import HookCaller
 from callboard._actors.loops import HandlerLoop
 from callboard._actors.mailbox import QUIT, RING, Died, SchedulerActor, WhenDrained, WhenIdle
@@ -38,7 +38,7 @@ class _Parts:
         self.loop = loop
         self.workload = Workload(workers)
         self.node = Node(core, self.workload, lambda died: self.scheduler.report(died))
-        self.heartbeat = Heartbeat(self.node, core.lease_ns)
+        self.heartbeat = self.make_heartbeat()
         self.outbox = Outbox(self.wake, self.wake_within)
         self.runner = Runner(
             core, self.node, self.outbox.put, loop, interruptible=isinstance(dispatcher, InlineDispatcher)
@@ -47,6 +47,10 @@ class _Parts:
         self.hooks = HookCaller(core, dispatcher, self.wake)
         self.scheduler = Scheduler(core, self.node, self.workload, self.router, self.outbox, self.hooks)
         self.rounds = Rounds(core, self.hooks)
+
+    def make_heartbeat(self) -> Heartbeat:
+        """Return what renews the lease."""
+        return Heartbeat(self.node, self.core.lease_ns)
 
     def wake(self) -> None:
         """Have the scheduler make a pass."""
@@ -68,22 +72,50 @@ class _Parts:
 
 
 class Runtime(_Parts):
-    """A started engine: threads, actors and the alarm."""
+    """A started engine: threads, actors and the alarm.
+
+    What has a thread comes from the `make_` methods, and `wait_for` is all that blocks, so that a simulation can
+    put its own in their place.
+    """
 
     def __init__(self, core: Core, workers: int, loop: asyncio.AbstractEventLoop | None) -> None:
         """Prepare to run; `loop` is the host's, for coroutine handlers."""
-        self.pool = ThreadPool(workers, "callboard")
+        self.pool = self.make_pool(workers)
         super().__init__(core, workers, self.pool, HandlerLoop(loop))
-        self._alarm = Alarm(core.clock, self._ring, core.store.poll_interval_s)
-        self.actor = SchedulerActor(core.store, self.node, self.scheduler, self._alarm, self.rounds, self.hooks)
+        self._alarm = self.make_alarm()
+        self._thread = self.make_thread()
+        self.actor = SchedulerActor(
+            self._thread, core.store, self.node, self.scheduler, self._alarm, self.rounds, self.hooks
+        )
+
+    def make_pool(self, workers: int) -> ThreadPool:
+        """Return where handlers and hooks run."""
+        return ThreadPool(workers, "callboard")
+
+    def make_thread(self) -> OneThread:
+        """Return where the scheduler runs."""
+        return OneThread("callboard-scheduler")
+
+    def make_alarm(self) -> Alarm:
+        """Return what rings at deadlines, and regularly."""
+        return Alarm(self.core.clock, self.ring, self.core.store.poll_interval_s)
+
+    def wait_for(self, futures: Collection[Future[None]], timeout_s: float | None) -> bool:
+        """Wait until one of `futures` is done; `False` when time is up."""
+        return bool(wait(futures, timeout_s, FIRST_COMPLETED).done)
 
     def join(self) -> None:
         """Become a node, and take over what gone engines left."""
         try:
             self.scheduler.prepare()
         except BaseException:
-            self.pool.close()
+            self._close()
             raise
+
+    def abandon(self) -> None:
+        """Take `join` back, because the start failed."""
+        self._close()
+        self.node.leave()
 
     def start(self) -> None:
         """Reconcile, and run."""
@@ -113,33 +145,39 @@ class Runtime(_Parts):
         """
         idle: Future[None] = Future()
         self.actor.post(WhenIdle(idle))
-        wait((idle, self.actor.ended), timeout_s, FIRST_COMPLETED)
+        self.wait_for((idle, self.actor.ended), timeout_s)
         if not idle.done() and self.actor.ended.done():
             raise EngineStateError("the engine was stopped before it was idle")
         return idle.done()
 
     def stop(self, timeout_s: float | None) -> bool:
         """Claim nothing more, wait for what runs, hand back the rest; `False` if something still runs."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline_s = None if timeout_s is None else self._alarm.time_s() + timeout_s
         self.scheduler.stopping = True
         self.runner.stopping = True
         drained: Future[None] = Future()
         self.actor.post(WhenDrained(drained))
-        in_time = _wait(drained, timeout_s) or not self.workload.runs
+        in_time = self.wait_for((drained,), timeout_s) or not self.workload.runs
         if not in_time:
             for task_id in list(self.workload.runs):
                 self.cancel(task_id)
         self.actor.post(QUIT)
-        _wait(self.actor.ended, None if deadline_s is None else max(deadline_s - time.monotonic(), 0) + 10)
+        left_s = None if deadline_s is None else max(deadline_s - self._alarm.time_s(), 0) + 10
+        self.wait_for((self.actor.ended,), left_s)
         self.heartbeat.stop()
         self.loop.close()
-        self.pool.close()
+        self._close()
         ended = in_time and not self.workload.runs
         if ended:
             self.node.leave()
         return ended
 
-    def _ring(self) -> None:
+    def _close(self) -> None:
+        self.pool.close()
+        self._thread.close()
+
+    def ring(self) -> None:
+        """Have the scheduler look at the clock and at the file; called by the alarm."""
         self.actor.post(RING)
 
 
@@ -197,11 +235,3 @@ class InlineRuntime(_Parts):
         finally:
             self.heartbeat.stop()
             self.node.leave()
-
-
-def _wait(future: Future[None], timeout_s: float | None) -> bool:
-    try:
-        future.result(timeout_s)
-    except TimeoutError:
-        return False
-    return True

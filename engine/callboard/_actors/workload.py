@@ -22,7 +22,7 @@ class Workload:
 
     Attributes:
         runs: by their tasks' ids.
-        backlogged: groups with parked rows.
+        backlogged: groups with parked rows, in the order in which they fell behind.
         alone: the task that runs with nothing beside it, because a process has ended over it.
         shared: whether other nodes execute the same tasks, so that no more is claimed than soon begins.
     """
@@ -30,7 +30,7 @@ class Workload:
     def __init__(self, workers: int) -> None:
         """Start with nothing claimed."""
         self.runs: dict[int, Run] = {}
-        self.backlogged: set[bytes] = set()
+        self.backlogged: dict[bytes, None] = {}
         self.alone: int | None = None
         self.shared = False
         self._workers = workers
