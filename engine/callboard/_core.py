@@ -15,9 +15,7 @@ from callboard._compose import Composer
 from callboard._kinds import KindRegistry
 from callboard._plugins import PluginHost
 from callboard._run import Run
-from callboard._store.host_connection import session_on
-from callboard._store.session import Session
-from callboard._store.sqlite import SqliteStore
+from callboard._store.interface import Session, Store
 from callboard._task import FinishedTask
 from callboard._transaction import Transaction
 from callboard.errors import EngineStateError, ServiceMissingError
@@ -44,7 +42,7 @@ class Core:
     def __init__(
         self,
         engine: Engine,
-        store: SqliteStore,
+        store: Store,
         clock: Clock,
         plugins: Sequence[Any] | None,
         services: Mapping[type[Any], Any],
@@ -113,7 +111,7 @@ class Core:
         """Open a transaction on this thread or on the host's `connection`, or join the one that is open there."""
         self.ready(connects=connection is None)
         _completion.check_thread()
-        opened = self.store.transaction() if connection is None else session_on(connection)
+        opened = self.store.transaction() if connection is None else self.store.session_on(connection)
         with opened as session:
             tx = Transaction(self, session)
             yield tx

@@ -22,7 +22,8 @@ from callboard._core import RUNNING, STOPPED, STOPPING, Core
 from callboard._group_state import GroupState
 from callboard._health import Health
 from callboard._kinds import check_group_id
-from callboard._store.sqlite import open_store
+from callboard._store.interface import Store
+from callboard._store.opening import open_store
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, Task
 from callboard._transaction import GroupHandle, Transaction
 from callboard.errors import ConfigurationError, EngineStateError
@@ -55,7 +56,7 @@ class Engine:
 
     def __init__(
         self,
-        database: str | peewee.Database,
+        database: str | peewee.Database | Store,
         *,
         services: Mapping[type[Any], Any] | None = None,
         plugins: Sequence[Any] | None = None,
@@ -70,8 +71,8 @@ class Engine:
         """Describe an engine.
 
         Args:
-            database: `sqlite:///service.db` (four slashes for an absolute path), or the host's own peewee
-                database.
+            database: `sqlite:///service.db` (four slashes for an absolute path), the host's own peewee
+                database, or a store that somebody wrote (see `callboard.stores`).
             services: objects that handlers ask for by type.
             plugins: `None` for all installed, else entry-point names and plugin objects.
             workers: the most handlers that may block at once.

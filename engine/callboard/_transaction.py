@@ -14,8 +14,7 @@ from callboard import _codec
 from callboard._clock import NEVER_NS
 from callboard._group_state import Consent, GroupState
 from callboard._kinds import check_group_id
-from callboard._store.session import Session
-from callboard._store.sqlite_groups import SqliteGroups
+from callboard._store.interface import GroupTable, Session
 from callboard._task import Enqueued, EnqueueStatus, FinishedTask, NewTask
 from callboard.errors import ConfigurationError
 from callboard.events import (
@@ -138,7 +137,7 @@ class GroupHandle:
     def __init__(
         self,
         group_id: bytes,
-        groups: SqliteGroups,
+        groups: GroupTable,
         transaction: Callable[[], AbstractContextManager[Transaction]],
         reading: Callable[[], AbstractContextManager[Session]],
     ) -> None:

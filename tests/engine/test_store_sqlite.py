@@ -23,6 +23,8 @@ from callboard import (
 )
 from callboard._store import migrating
 from callboard._store.session import raw_connection
+from callboard._store.sqlite import SqliteStore
+from callboard.stores import Store
 
 SECOND_NS = 10**9
 DAY_NS = 86_400 * SECOND_NS
@@ -365,10 +367,33 @@ def test_a_database_in_memory_is_refused(database: Any) -> None:
         Engine(database)
 
 
+def test_an_engine_runs_on_a_store_that_somebody_brings(make_engine: MakeEngine, callboard_database: str) -> None:
+    store: Store = SqliteStore(lambda: peewee.SqliteDatabase(path_of(callboard_database)))
+    engine = make_engine(Plugin(receipts(sent := Scripted())), database=store)
+
+    engine.enqueue(receipt("read"))
+    engine.run_due()
+
+    assert sent.played == ["read"]
+    assert engine.health().database == store.where
+
+
 @pytest.mark.parametrize(
     "database",
-    ["", "service.db", "sqlite://service.db", "mysql://localhost/x", None, 7, peewee.MySQLDatabase("x")],
+    [
+        "",
+        "service.db",
+        "sqlite://service.db",
+        "mysql://localhost/x",
+        None,
+        7,
+        peewee.MySQLDatabase("x"),
+        SqliteStore,
+    ],
 )
 def test_another_sort_of_database_is_refused_saying_what_is_taken(database: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"sqlite:///service\.db.*or a peewee SqliteDatabase"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"sqlite:///service\.db.*or a peewee SqliteDatabase, or an object with all of callboard",
+    ):
         Engine(database)

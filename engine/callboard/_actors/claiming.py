@@ -17,7 +17,7 @@ from callboard.errors import UnknownPayloadError
 
 if TYPE_CHECKING:
     from callboard._core import Core
-    from callboard._store.session import Session
+    from callboard._store.interface import Session
 
 BATCH = 512
 """Rows read by one claim."""

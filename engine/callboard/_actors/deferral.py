@@ -11,7 +11,7 @@ from callboard._task import DeadReason, FinishedTask
 
 if TYPE_CHECKING:
     from callboard._core import Core
-    from callboard._store.session import Session
+    from callboard._store.interface import Session
 
 
 class Heads(NamedTuple):

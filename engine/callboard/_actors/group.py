@@ -10,7 +10,7 @@ from callboard._actors.pooled import PooledActor
 from callboard._actors.runner import Runner
 from callboard._group_state import GroupState
 from callboard._run import Run
-from callboard._store.sqlite import SqliteStore
+from callboard._store.interface import Store
 
 _GO_ON = object()
 
@@ -20,7 +20,7 @@ class GroupMemory:
 
     __slots__ = ("_group_id", "_known", "_store")
 
-    def __init__(self, store: SqliteStore, group_id: bytes) -> None:
+    def __init__(self, store: Store, group_id: bytes) -> None:
         """Remember `group_id`, starting with nothing."""
         self._store = store
         self._group_id = group_id

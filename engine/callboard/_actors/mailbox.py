@@ -23,7 +23,7 @@ from callboard._task import FinishedTask
 from callboard.errors import StoreError
 
 if TYPE_CHECKING:
-    from callboard._store.sqlite import SqliteStore
+    from callboard._store.interface import Store
 
 _FIRST_WAIT_NS = 10**8
 _LONGEST_WAIT_NS = nanoseconds(DEFAULT_POLICY.initial) * 2
@@ -68,7 +68,7 @@ class SchedulerActor(PooledActor):
     def __init__(
         self,
         dispatcher: Dispatcher,
-        store: SqliteStore,
+        store: Store,
         node: Node,
         scheduler: Scheduler,
         alarm: Alarm,

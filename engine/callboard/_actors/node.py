@@ -21,8 +21,7 @@ from callboard.errors import StoreError
 
 if TYPE_CHECKING:
     from callboard._core import Core
-    from callboard._store.session import Session
-    from callboard._store.sqlite_nodes import NodeRow
+    from callboard._store.interface import NodeRow, Session
 
 HEARTBEATS = 3
 """Heartbeats in the time of one lease, so that one may be late."""

@@ -14,7 +14,7 @@ from callboard._actors.dispatcher import Dispatcher
 from callboard._actors.group import GroupActor, GroupMemory
 from callboard._actors.runner import Runner
 from callboard._run import Run
-from callboard._store.sqlite import SqliteStore
+from callboard._store.interface import Store
 
 MAX_LIVE_ACTORS = 4_096
 """How many group actors are kept; beyond it the one idle for longest becomes the next group's."""
@@ -35,7 +35,7 @@ class Router:
     """
 
     def __init__(
-        self, store: SqliteStore, dispatcher: Dispatcher, runner: Runner, is_idle: Callable[[bytes], bool]
+        self, store: Store, dispatcher: Dispatcher, runner: Runner, is_idle: Callable[[bytes], bool]
     ) -> None:
         """Start actors on `dispatcher`; `is_idle` tells whether a group has no run outstanding."""
         self._store = store

@@ -9,12 +9,12 @@ from callboard import _crash_points, _lifecycle
 from callboard._lifecycle import Bury, Finish, Transition
 from callboard._outcome import Failure
 from callboard._run import Run
-from callboard._store.sqlite_tasks import Held
+from callboard._store.task_table import Held
 from callboard._task import FinishedTask, Task
 
 if TYPE_CHECKING:
     from callboard._core import Core
-    from callboard._store.session import Session
+    from callboard._store.interface import Session
 
 
 class Settlement:

@@ -14,7 +14,8 @@ from typing import Any
 import peewee
 
 from callboard._store.failures import translate
-from callboard._store.session import Row, Session, SqliteSession, peewee_session, plain, translated
+from callboard._store.interface import Row, Session
+from callboard._store.session import SqliteSession, peewee_session, plain, translated
 from callboard.errors import ConfigurationError
 
 _FOREIGN = "the database of connection="

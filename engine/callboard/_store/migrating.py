@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import NamedTuple
 
-from callboard._store.session import Session
+from callboard._store.interface import Session
 from callboard.errors import SchemaError
 
 ENGINE = "callboard"

@@ -8,14 +8,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import peewee
 
 from callboard._store.failures import translate
-
-Row = tuple[Any, ...]
-
+from callboard._store.interface import Row
 
 _NUMBERED = re.compile(r"\?(\d+)")
 
@@ -29,31 +27,6 @@ def plain(sql: str, params: Sequence[Any]) -> tuple[str, Sequence[Any]]:
     """Return a statement without numbered marks, of which Python 3.12.0 and 3.12.1 warn, and its parameters."""
     text, order = _plain(sql)
     return text, [params[place] for place in order] if order else params
-
-
-class Session(Protocol):
-    """Run statements in one open transaction."""
-
-    @property
-    def connection(self) -> Any:
-        """The connection, for a caller's own statements in the same transaction."""
-        ...
-
-    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
-        """Run a statement and return all its rows."""
-        ...
-
-    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
-        """Run a statement and return how many rows it changed."""
-        ...
-
-    def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each of `rows`."""
-        ...
-
-    def after_commit(self, call: Callable[[], None]) -> bool:
-        """Have `call` made once this transaction has committed; `False` where nothing can tell."""
-        ...
 
 
 class SqliteSession:

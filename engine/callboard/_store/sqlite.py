@@ -13,9 +13,10 @@ from typing import Any
 import peewee
 from playhouse.pool import PooledSqliteDatabase
 
-from callboard._store import migrating
+from callboard._store import host_connection, migrating
 from callboard._store.failures import is_locked, translate
-from callboard._store.session import Session, SqliteSession, connected, peewee_session, raw_connection
+from callboard._store.interface import Session
+from callboard._store.session import SqliteSession, connected, peewee_session, raw_connection
 from callboard._store.sqlite_groups import SqliteGroups
 from callboard._store.sqlite_nodes import SqliteNodes
 from callboard._store.sqlite_tasks import SqliteTasks
@@ -107,6 +108,14 @@ class SqliteStore:
         """Open a session that reads, in the calling thread's transaction if it has one."""
         with connected(self.database, self.where):
             yield SqliteSession(raw_connection(self.database), self.where)
+
+    def session_on(self, connection: Any) -> AbstractContextManager[Session]:
+        """Open a session on the host's own connection, in its transaction or else in one of our own.
+
+        Raises:
+            ConfigurationError: nobody here knows what `connection` is.
+        """
+        return host_connection.session_on(connection)
 
     @contextmanager
     def thread(self) -> Iterator[None]:
@@ -260,7 +269,7 @@ def own_database(path: str, synchronous: str) -> peewee.SqliteDatabase:
     )
 
 
-def open_store(database: str | peewee.Database, synchronous: str) -> SqliteStore:
+def open_sqlite(database: object, synchronous: str) -> SqliteStore:
     """Return the store for a URL or for the host's own peewee database; connects to nothing.
 
     Raises:
@@ -275,5 +284,5 @@ def open_store(database: str | peewee.Database, synchronous: str) -> SqliteStore
         return SqliteStore(lambda: own_database(path, synchronous), owned=True)
     raise ConfigurationError(
         "the database must be a URL such as sqlite:///service.db (sqlite:////var/lib/service.db for an absolute"
-        f" path) or a peewee SqliteDatabase, not {database!r}"
+        f" path), or a peewee SqliteDatabase, or an object with all of callboard.stores.Store, not {database!r}"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from callboard._group_state import GroupState, PendingRemove
-from callboard._store.session import Session
+from callboard._store.interface import Session
 
 _ENSURE = "INSERT INTO callboard_group (group_id, active_at_ns) VALUES (?, ?) ON CONFLICT (group_id) DO NOTHING"
 _CREATED = (

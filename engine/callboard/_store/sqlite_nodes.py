@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import NamedTuple
 
 from callboard._store import node_lock
+from callboard._store.interface import NodeRow, Session
 from callboard._store.node_lock import NodeLock
-from callboard._store.session import Session
 
 _ADD = (
     "INSERT INTO callboard_node (host, pid, version, kinds, lease_ns, started_at_ns, heartbeat_at_ns)"
@@ -23,23 +22,6 @@ _OTHERS = (
     " FROM callboard_node WHERE id <> ?"
 )
 _HEARTBEAT = "SELECT heartbeat_at_ns FROM callboard_node WHERE id = ?"
-
-
-class NodeRow(NamedTuple):
-    """Another node as its row says.
-
-    Attributes:
-        lease_ns: how long the node may go without a heartbeat before others take its tasks over.
-        heartbeat: a number that changes with each heartbeat.
-        holds: whether it has claimed tasks.
-    """
-
-    id: int
-    host: str
-    pid: int
-    lease_ns: int
-    heartbeat: int
-    holds: bool
 
 
 class SqliteNodes:

@@ -8,13 +8,13 @@ one statement, whose text the driver has already prepared.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
 
 from callboard import _lifecycle
-from callboard._compose import revived
-from callboard._store.session import Session
-from callboard._task import DeadReason, DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task, TaskState
+from callboard._store.interface import Session
+from callboard._store.policy import Orphan, TaskPolicy
+from callboard._store.task_table import Held
+from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task
 
 _TASK = ", ".join(Task._fields)
 # A row as it is once claimed, so that nobody has to copy it for the two columns that the claim changes.
@@ -98,12 +98,12 @@ _ORPHANS = (
     f"SELECT owner, alone, crashes, cancelled, {_TASK} FROM callboard_task INDEXED BY callboard_task_running"
     " WHERE state = 'running' AND (owner IS NULL OR owner NOT IN (SELECT id FROM callboard_node))"
 )
-_RESCUE = (
+_RUN_AGAIN = (
     "UPDATE callboard_task SET state = 'pending', owner = NULL, token = token + 1, alone = ?1, crashes = ?2,"
     " next_attempt_at_ns = max(?3, min(next_attempt_at_ns, coalesce(pulled_in_ns, next_attempt_at_ns))),"
     " pulled_in_ns = NULL WHERE id = ?4"
 )
-_UNPARK_ALL = (
+_UNPARK_FREE = (
     "UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND NOT EXISTS (SELECT 1 FROM callboard_task AS other"
     " INDEXED BY callboard_task_running"
     " WHERE other.state = 'running' AND other.group_id = callboard_task.group_id)"
@@ -171,47 +171,24 @@ def _is_dormant(new: NewTask) -> bool:
     return new.next_attempt_at_ns - new.created_at_ns > _DORMANT_NS
 
 
-class Held(NamedTuple):
-    """A running row as it is now, to be compared with what its run remembers.
-
-    Attributes:
-        cancelled: the number of requests when it was cancelled; 0 when it was not.
-    """
-
-    token: int
-    requests: int
-    cancelled: int
-
-
-class SqliteTasks:
+class SqliteTasks(TaskPolicy):
     """The steps of tasks' lives on SQLite."""
 
-    def enqueue(
-        self, session: Session, new: NewTask, recurring: frozenset[str], died: list[FinishedTask]
-    ) -> Enqueued:
-        """Write one task, or raise the `requests` of the live one with its identity (rules 13 and 14).
+    def insert(self, session: Session, new: NewTask) -> int | None:
+        """Write a row and return its id; `None`, and nothing written, when its identity is live."""
+        written = session.rows(_INSERT_IF_NEW, (*new, _is_dormant(new), new.identity, new.identity))
+        return written[0][0] if written else None
 
-        A row in the way whose time or attempts are up is buried, and added to `died`; rows of the kinds in
-        `recurring` have no end.
-        """
-        inserted = self._insert(session, new)
-        if inserted:
-            return Enqueued(inserted[0][0], EnqueueStatus.INSERTED)
-        live = Task._make(session.rows(_BY_IDENTITY, (new.identity,))[0])
-        if live.state != TaskState.RUNNING:
-            burial = _lifecycle.overdue(live, new.created_at_ns, recurring=new.kind in recurring)
-            if burial is not None:
-                self.bury(session, [(live.id, burial)], new.created_at_ns)
-                died.append(FinishedTask(live, None, burial.reason))
-                return Enqueued(self._insert(session, new)[0][0], EnqueueStatus.INSERTED)
-        if live.data_hash != new.data_hash:
-            return Enqueued(live.id, EnqueueStatus.CONFLICT)
-        session.run(_REQUEST, (live.id,))
-        running = live.state == TaskState.RUNNING
-        return Enqueued(live.id, EnqueueStatus.RERUN if running else EnqueueStatus.MERGED)
+    def by_identity(self, session: Session, identity: bytes) -> Task:
+        """Return the live row that was in the way of `insert`."""
+        return Task._make(session.rows(_BY_IDENTITY, (identity,))[0])
+
+    def request(self, session: Session, task_id: int) -> None:
+        """Count one more request of a live row."""
+        session.run(_REQUEST, (task_id,))
 
     def enqueue_many(
-        self, session: Session, new: Sequence[NewTask], recurring: frozenset[str], died: list[FinishedTask]
+        self, session: Session, new: Sequence[NewTask], recurring: Collection[str], died: list[FinishedTask]
     ) -> list[Enqueued]:
         """Write many tasks in their order; return the answers in the same."""
         answers: dict[int, Enqueued] = {}
@@ -239,9 +216,6 @@ class SqliteTasks:
                 if position not in answers:
                     answers[position] = self.enqueue(session, new[position], recurring, died)
         return [answers[position] for position in range(len(new))]
-
-    def _insert(self, session: Session, new: NewTask) -> list[tuple[int]]:
-        return session.rows(_INSERT_IF_NEW, (*new, _is_dormant(new), new.identity, new.identity))
 
     def pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
         """Lower a live row's deadline, or what it is to be after its run (rule 15); `False` if there is none."""
@@ -326,55 +300,24 @@ class SqliteTasks:
         """Make claimed rows pending again, as if they had not been claimed."""
         session.run(_HAND_BACK, (_ids(ids),))
 
-    def cancel(self, session: Session, task: Task, now_ns: int) -> FinishedTask | None:
-        """Bury a task, or mark the row of a running one, whose run buries it when its handler has returned."""
-        if task.state == TaskState.RUNNING:
-            session.run(_CANCEL, (task.id,))
-            return None
-        self.bury(session, [(task.id, _lifecycle.cancelled(task))], now_ns)
-        return FinishedTask(task, None, DeadReason.CANCELLED)
+    def mark_cancelled(self, session: Session, task_id: int) -> None:
+        """Keep a running row's number of requests as `cancelled` and give it a new token, unless that was done."""
+        session.run(_CANCEL, (task_id,))
 
-    def bury_cancelled(
-        self, session: Session, tasks: Sequence[tuple[Task, Held]], now_ns: int, recurring: frozenset[str]
-    ) -> list[FinishedTask]:
-        """Bury cancelled tasks that run no more; one that was requested since then starts a new life."""
-        self.bury(session, [(task.id, _lifecycle.cancelled(task)) for task, _ in tasks], now_ns)
-        finished = [FinishedTask(task, None, DeadReason.CANCELLED) for task, _ in tasks]
-        for task, held in tasks:
-            if held.requests > held.cancelled:
-                self.enqueue(session, revived(task, now_ns), recurring, finished)
-        return finished
+    def orphans(self, session: Session) -> list[Orphan]:
+        """Return the running rows whose node has no row."""
+        return [
+            Orphan(owner, alone, crashes, cancelled, Task._make(row))
+            for owner, alone, crashes, cancelled, *row in session.rows(_ORPHANS)
+        ]
 
-    def rescue(
-        self, session: Session, now_ns: int, max_crashes: int, recurring: frozenset[str]
-    ) -> tuple[int, list[FinishedTask]]:
-        """Take over the tasks of nodes that are gone; return how many run again, and those that died.
+    def run_again(self, session: Session, task_id: int, *, alone: bool, crashes: int, not_before_ns: int) -> None:
+        """Make an orphan pending with a new token, at its deadline or `pulled_in_ns` but not before that time."""
+        session.run(_RUN_AGAIN, (alone, crashes, not_before_ns, task_id))
 
-        Each runs again with nothing beside it, and only a crash while it did so counts against it.
-        """
-        orphans: dict[int | None, list[tuple[int, int, int, Task]]] = {}
-        for owner, alone, crashes, cancelled, *row in session.rows(_ORPHANS):
-            orphans.setdefault(owner, []).append((alone, crashes, cancelled, Task._make(row)))
-        if not orphans:
-            return 0, []
-        finished: list[FinishedTask] = []
-        rescued = 0
-        for owner, rows in orphans.items():
-            for alone, before, cancelled, task in rows:
-                crashes = before + 1 if alone and len(rows) == 1 else before
-                if cancelled:
-                    held = Held(task.token, task.requests, cancelled)
-                    finished += self.bury_cancelled(session, [(task, held)], now_ns, recurring)
-                elif crashes >= max_crashes:
-                    burial = _lifecycle.crashed(task, crashes)
-                    self.bury(session, [(task.id, burial)], now_ns)
-                    finished.append(FinishedTask(task, None, burial.reason))
-                else:
-                    not_before_ns = _lifecycle.after_crash_ns(task, crashes, now_ns)
-                    session.run(_RESCUE, (owner is not None, crashes, not_before_ns, task.id))
-                    rescued += 1
-        session.run(_UNPARK_ALL)
-        return rescued, finished
+    def unpark_free(self, session: Session) -> None:
+        """Give the parked rows of groups that nobody runs back to the due ones."""
+        session.run(_UNPARK_FREE)
 
     def alone_head_ns(self, session: Session, kinds: Iterable[str], node_id: int) -> int | None:
         """Return when the first row is due that must run alone and whose group no other node runs."""

@@ -9,7 +9,7 @@ import click
 import peewee
 
 from callboard._store import migrating
-from callboard._store.sqlite import SqliteStore, open_store
+from callboard._store.sqlite import SqliteStore, open_sqlite
 from callboard.errors import DatabaseUnavailableError, SchemaError
 
 
@@ -31,7 +31,7 @@ def open_for_reading(url: str) -> SqliteStore:
         ConfigurationError: the URL is of a sort that this build does not know.
         StoreError: the database is missing, unreadable, or has other tables.
     """
-    described = open_store(url, "FULL")
+    described = open_sqlite(url, "FULL")
     path, where = described.path, described.where
     if not described.exists():
         raise DatabaseUnavailableError(

@@ -1,0 +1,202 @@
+"""What the engine asks of a store's task and dead-task tables; see `interface` for what holds for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from callboard._lifecycle import Bury, Transition
+from callboard._task import DeadTask, Enqueued, FinishedTask, NewTask, Task
+
+if TYPE_CHECKING:
+    from callboard._store.interface import Session
+
+
+class Held(NamedTuple):
+    """A running row as it is now, to be compared with what its run remembers.
+
+    Attributes:
+        cancelled: the number of requests when it was cancelled; 0 when it was not.
+    """
+
+    token: int
+    requests: int
+    cancelled: int
+
+
+class TaskTable(Protocol):
+    """The steps of tasks' lives. `callboard.stores.TaskPolicy` has those that need no SQL of their own.
+
+    A row is *due* when it is pending and its `next_attempt_at_ns` has come. Rows that were parked, that must
+    run alone or that are deferred are none of `heads` and `due`.
+    """
+
+    def enqueue(
+        self, session: Session, new: NewTask, recurring: Collection[str], died: list[FinishedTask]
+    ) -> Enqueued:
+        """Write one task, or raise the `requests` of the live one with its identity (rules 13 and 14).
+
+        A live row with another `data_hash` is a conflict and stays as it is. A row in the way that does not run
+        and whose time or attempts are up is buried and added to `died`, and the new one inserted; rows of the
+        kinds in `recurring` have no end. It never raises for a row that is in the way.
+        """
+        ...
+
+    def enqueue_many(
+        self, session: Session, new: Sequence[NewTask], recurring: Collection[str], died: list[FinishedTask]
+    ) -> list[Enqueued]:
+        """Do what `enqueue` does for many, in their order; two calls at once must not deadlock."""
+        ...
+
+    def pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
+        """Lower a live row's deadline, never raise it; `False` if there is no such row (rule 15).
+
+        That of a running row stays; the lowest asked for is kept in `pulled_in_ns` until the run ends.
+        """
+        ...
+
+    def by_id(self, session: Session, task_id: int) -> Task | None:
+        """Return a live row."""
+        ...
+
+    def heads(self, session: Session) -> dict[str, int]:
+        """Return the earliest deadline of each kind that has pending rows, known here or not.
+
+        Its cost must not grow with the number of rows of a kind.
+        """
+        ...
+
+    def due(
+        self, session: Session, kinds: Sequence[str], node_id: int, now_ns: int, limit: int, *, grouped_only: bool
+    ) -> list[Task]:
+        """Return at most `limit` due rows of `kinds`, earliest deadline first, as `start` will leave them.
+
+        That is: with `state` running and the next `token`. Rows of other kinds are not even read. Rows of
+        groups that another node than `node_id` runs are left out, with `grouped_only` those without a group.
+        Where nodes work on rows at once, a row is returned to one of them.
+        """
+        ...
+
+    def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
+        """Return a group's parked rows that are due, as `due` does."""
+        ...
+
+    def start(self, session: Session, ids: Sequence[int], now_ns: int, owner: int) -> None:
+        """Mark rows as running for the node `owner`, last attempted now, each with a new token; unpark them."""
+        ...
+
+    def park(self, session: Session, ids: Sequence[int]) -> None:
+        """Keep pending rows from `heads` and `due` until their group has room."""
+        ...
+
+    def unpark(self, session: Session, group_ids: Iterable[bytes]) -> None:
+        """Give the parked rows of groups back to `heads` and `due`."""
+        ...
+
+    def resolve(self, session: Session, task: Task) -> None:
+        """Write the task's group, expiry and policy to its row, which came without."""
+        ...
+
+    def still_running(self, session: Session, ids: Sequence[int]) -> dict[int, Held]:
+        """Return the state of those rows that are still there and running."""
+        ...
+
+    def settle(self, session: Session, changes: Sequence[tuple[int, Transition]], now_ns: int) -> None:
+        """Write what becomes of running rows.
+
+        `Finish` deletes the row, `Bury` does as `bury`. `Keep` writes its columns and makes the row pending, at
+        `pulled_in_ns` if that is earlier, with nothing left of pull-in, node, and crashes.
+        """
+        ...
+
+    def bury(self, session: Session, burials: Sequence[tuple[int, Bury]], now_ns: int) -> None:
+        """Move rows to the dead-task table, with the burial's reason, attempts and error, all else as it was."""
+        ...
+
+    def hand_back(self, session: Session, ids: Sequence[int]) -> None:
+        """Make running rows pending again, as if they had not been claimed; their tokens do not go back."""
+        ...
+
+    def cancel(self, session: Session, task: Task, now_ns: int) -> FinishedTask | None:
+        """Bury a task. Mark the row of a running one instead and give it a new token, once; return `None` then.
+
+        The marked row keeps its group occupied until `bury_cancelled`.
+        """
+        ...
+
+    def bury_cancelled(
+        self, session: Session, tasks: Sequence[tuple[Task, Held]], now_ns: int, recurring: Collection[str]
+    ) -> list[FinishedTask]:
+        """Bury cancelled tasks that run no more; one that was requested since then starts a new life."""
+        ...
+
+    def rescue(
+        self, session: Session, now_ns: int, max_crashes: int, recurring: Collection[str]
+    ) -> tuple[int, list[FinishedTask]]:
+        """Take over running rows whose node has no row; return how many run again, and those that died.
+
+        Each gets a new token and must run alone. One whose node ended while it ran alone has crashed once more:
+        it is dead at `max_crashes`, waits for its backoff before. Rows without a node (by hand) need not run
+        alone. Cancelled ones are buried as by `bury_cancelled`. Groups that nobody runs any more are unparked.
+        """
+        ...
+
+    def alone_head_ns(self, session: Session, kinds: Iterable[str], node_id: int) -> int | None:
+        """Return when the first row of `kinds` is due that must run alone and whose group no other node runs."""
+        ...
+
+    def alone_due(self, session: Session, kinds: Iterable[str], node_id: int, now_ns: int) -> list[Task]:
+        """Return the first due row that must run alone, if there is one, as `due` does."""
+        ...
+
+    def set_aside(self, session: Session, kind: str, now_ns: int, until_ns: int, limit: int) -> list[int]:
+        """Defer due rows of a kind that nothing here runs (rule 16); return their ids, at most `limit`.
+
+        Deferred ones whose deadline has come are deferred again. Rows that are overdue or have no payload are
+        left, so that they can be buried.
+        """
+        ...
+
+    def set_these_aside(self, session: Session, ids: Iterable[int], until_ns: int) -> None:
+        """Defer rows whose payload only a newer build understands."""
+        ...
+
+    def take_up(
+        self, session: Session, kinds: Iterable[str], except_ids: Iterable[int], now_ns: int, limit: int
+    ) -> int:
+        """Make deferred rows of kinds that run here pending and due (rule 17), at most `limit`; return how many.
+
+        Those in `except_ids` only once their deadline has come.
+        """
+        ...
+
+    def deferred_heads(self, session: Session) -> dict[str, int]:
+        """Return the earliest deadline of each kind that has deferred rows."""
+        ...
+
+    def deferred_expiry_ns(self, session: Session) -> int | None:
+        """Return when the first deferred row expires."""
+        ...
+
+    def deferred_expired(self, session: Session, now_ns: int, limit: int) -> list[Task]:
+        """Return deferred rows whose time is up, at most `limit`."""
+        ...
+
+    def shorten_backoff(self, session: Session, now_ns: int, cap_ns: int) -> int:
+        """Bring back rows whose backoff a clock set back left further away than its cap (rule 8); return how many.
+
+        The cap is the row's own, or `cap_ns` where it has none. Rows that wait for another reason stay.
+        """
+        ...
+
+    def dead_by_id(self, session: Session, dead_id: int) -> DeadTask | None:
+        """Return a dead row."""
+        ...
+
+    def forget_dead(self, session: Session, dead_id: int) -> None:
+        """Delete a dead row."""
+        ...
+
+    def prune_dead(self, session: Session, before_ns: int, limit: int) -> int:
+        """Delete rows that died before `before_ns`, at most `limit`, the oldest first; return how many."""
+        ...

@@ -1,0 +1,50 @@
+"""For authors of stores: what the engine asks of a database, and what it passes to it and back.
+
+A store is an object with everything that `Store` names; `Engine(store)` runs on it, and
+`callboard.testing.store_contract.StoreContract` tests that it keeps the promises that the protocols make.
+"""
+
+from __future__ import annotations
+
+from callboard._group_state import GroupState, PendingRemove
+from callboard._lifecycle import Bury, Finish, Keep, Transition
+from callboard._store.interface import GroupTable, NodeRow, NodeTable, Row, Session, Store
+from callboard._store.policy import Orphan, TaskPolicy
+from callboard._store.task_table import Held, TaskTable
+from callboard._task import (
+    DeadReason,
+    DeadTask,
+    Enqueued,
+    EnqueueStatus,
+    FinishedTask,
+    NewTask,
+    Task,
+    TaskState,
+)
+
+__all__ = [
+    "Bury",
+    "DeadReason",
+    "DeadTask",
+    "EnqueueStatus",
+    "Enqueued",
+    "Finish",
+    "FinishedTask",
+    "GroupState",
+    "GroupTable",
+    "Held",
+    "Keep",
+    "NewTask",
+    "NodeRow",
+    "NodeTable",
+    "Orphan",
+    "PendingRemove",
+    "Row",
+    "Session",
+    "Store",
+    "Task",
+    "TaskPolicy",
+    "TaskState",
+    "TaskTable",
+    "Transition",
+]
