@@ -256,6 +256,7 @@ class Engine:
 
         Raises:
             EngineStateError: the engine is not started, or does not execute; or it was stopped before it was idle.
+            NotADatabaseError: the file is damaged.
         """
         runtime = self._core.running
         if runtime is None:
@@ -500,6 +501,7 @@ class Engine:
             state=self._core.state,
             database=self._core.store.where,
             database_error=None if runtime is None else runtime.actor.store_error,
+            stuck=runtime is not None and runtime.actor.stuck,
             plugins=list(self._core.plugins.health.values()),
             missing_services={kind: [each.__name__ for each in types] for kind, types in missing.items() if types},
             running=0 if runtime is None else len(runtime.workload.runs),

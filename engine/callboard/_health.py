@@ -16,6 +16,7 @@ class Health:
         state: `unstarted`, `running`, `stopping` or `stopped`.
         database: what the engine is connected to.
         database_error: why nothing is claimed at the moment; `None` when all is well.
+        stuck: whether waiting is no remedy: the file was removed, replaced or damaged, or its tables are gone.
         plugins: what became of each plugin.
         missing_services: for each kind left to other nodes, the services that the host did not give.
         running: tasks claimed and not yet written back.
@@ -28,6 +29,7 @@ class Health:
     state: str
     database: str
     database_error: str | None = None
+    stuck: bool = False
     plugins: list[PluginHealth] = field(default_factory=list)
     missing_services: dict[str, list[str]] = field(default_factory=dict)
     running: int = 0

@@ -70,8 +70,18 @@ class DatabaseUnavailableError(StoreError):
     """Say that the database cannot be reached or written just now: locked, full, read-only or gone."""
 
 
+class DatabaseGoneError(DatabaseUnavailableError):
+    """Say that the file was removed while it was in use, or that another one took its place.
+
+    Nothing was made in its stead. The engine goes on if the same file comes back.
+    """
+
+
 class NotADatabaseError(StoreError):
-    """Say that the file is not a database, or is damaged. It has not been touched."""
+    """Say that the file is not a database, or is damaged. It has not been touched.
+
+    An engine that meets damage while it runs uses the file no more.
+    """
 
 
 class SchemaError(StoreError):

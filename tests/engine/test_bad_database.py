@@ -1,12 +1,9 @@
 """A file that is no database, or that cannot be used: one clear error that names it and what to do."""
 
-import os
 import sqlite3
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +18,11 @@ from tests.engine.acting import (
 )
 from tests.engine.rows import path_of, sql
 
-import callboard
 from callboard import (
     DatabaseUnavailableError,
     Engine,
     NotADatabaseError,
 )
-
-NOBODY = 65_534
-"""The user without rights, by convention on Linux and the BSDs."""
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
@@ -127,24 +120,6 @@ def test_a_locked_database_is_refused_by_name_with_a_remedy(
 
 def sql_free_contents(url: str) -> bytes:
     return Path(path_of(url)).read_bytes()
-
-
-@pytest.fixture
-def unprivileged() -> Iterator[Path]:
-    """Return a folder, and drop root's rights meanwhile, to whom no file is read-only."""
-    is_root = os.geteuid() == 0
-    version("callboard")  # imports what a start needs, in case that nobody else may read the standard library
-    if is_root:
-        os.seteuid(NOBODY)
-    try:
-        if is_root and not os.access(callboard.__file__, os.R_OK, effective_ids=True):
-            pytest.skip("without root's rights this installation cannot be read")
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
-            Path(folder).chmod(0o700)
-    finally:
-        if is_root:
-            os.seteuid(0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no permission bits")

@@ -19,8 +19,9 @@ from callboard._actors.rounds import Rounds
 from callboard._actors.scheduler import Scheduler
 from callboard._clock import nanoseconds
 from callboard._retry import DEFAULT_POLICY, backoff_ns
+from callboard._store.failures import needs_help
 from callboard._task import FinishedTask
-from callboard.errors import StoreError
+from callboard.errors import NotADatabaseError, StoreError
 
 if TYPE_CHECKING:
     from callboard._store.interface import Store
@@ -91,6 +92,7 @@ class SchedulerActor(PooledActor):
         self._failures = 0
         self._retry_at_s = 0.0
         self.store_error: str | None = None
+        self.stuck = False
         self.ended: Future[None] = Future()
 
     def begin(self) -> None:
@@ -117,12 +119,12 @@ class SchedulerActor(PooledActor):
                 self._connected = True
             self._handle(message)
         except StoreError as error:
-            self._postpone(str(error))
+            self._postpone(error, str(error))
         except BaseException as error:
             # As text, because loguru's own traceback shows the values in it, group ids and payloads among them.
             trace = "".join(traceback.format_exception(error))
             logger.error("the scheduler's pass failed; another one follows\n{}", trace)
-            self._postpone(repr(error))
+            self._postpone(error, repr(error))
         if isinstance(message, Quit):
             self._end()
 
@@ -189,20 +191,29 @@ class SchedulerActor(PooledActor):
                 self._when_idle.pop().set_result(None)
 
     def _answer_drained(self) -> None:
-        if self._when_drained and self._scheduler.is_drained():
+        if not self._when_drained:
+            return
+        # A stop need not wait for outcomes that cannot be written, however long it waits.
+        if self._scheduler.is_drained() or (self.stuck and self._scheduler.has_ended()):
             while self._when_drained:
                 self._when_drained.pop().set_result(None)
 
-    def _postpone(self, error: str) -> None:
+    def _postpone(self, error: BaseException, reason: str) -> None:
         """Stop claiming until the database answers again, on a new connection (rule 11)."""
         self._connected = False
         self._store.drop_connection()
         self._resources.close()
         self._scheduler.others_wrote()  # as far as anybody can tell
         self._failures += 1
-        if self._failures == 1:
-            logger.error("no task is claimed or finished until the database answers: {}", error)
-        self.store_error = error
+        stuck = needs_help(error)
+        if stuck and not self.stuck:
+            logger.error("no task is claimed or finished, and waiting is no remedy: {}", reason)
+        elif self._failures == 1:
+            logger.error("no task is claimed or finished until the database answers: {}", reason)
+        self.store_error, self.stuck = reason, stuck
+        if isinstance(error, NotADatabaseError):
+            while self._when_idle:
+                self._when_idle.pop().set_exception(error)  # it would wait for ever
         wait_s = backoff_ns(self._failures, _FIRST_WAIT_NS, DEFAULT_POLICY.factor, _LONGEST_WAIT_NS) / 1e9
         self._retry_at_s = self._alarm.time_s() + wait_s
         self._alarm.within(wait_s)
@@ -212,7 +223,7 @@ class SchedulerActor(PooledActor):
         logger.info("the database answers again")
         self._failures = 0
         self._retry_at_s = 0.0
-        self.store_error = None
+        self.store_error, self.stuck = None, False
         self._hooks.want_reconcile("reconnect")
 
     def _end(self) -> None:

@@ -142,13 +142,17 @@ class Runtime(_Parts):
 
         Raises:
             EngineStateError: the engine was stopped before.
+            NotADatabaseError: the file is damaged.
         """
         idle: Future[None] = Future()
         self.actor.post(WhenIdle(idle))
         self.wait_for((idle, self.actor.ended), timeout_s)
         if not idle.done() and self.actor.ended.done():
             raise EngineStateError("the engine was stopped before it was idle")
-        return idle.done()
+        if not idle.done():
+            return False
+        idle.result()
+        return True
 
     def stop(self, timeout_s: float | None) -> bool:
         """Claim nothing more, wait for what runs, hand back the rest; `False` if something still runs."""

@@ -157,6 +157,12 @@ class Scheduler:
         """Return whether nothing claimed is left and plugins were told of it, once nothing is claimed any more."""
         return self.stopping and not self._workload.runs and not self._unsettled and self._hooks.is_told()
 
+    def has_ended(self) -> bool:
+        """Return whether no handler runs and plugins were told, once none begins any more."""
+        runs = list(self._workload.runs.values())
+        begun = any(run.started_ns > 0 and run.result is None for run in runs)
+        return self.stopping and not begun and self._hooks.is_told()
+
     def is_quiet(self) -> bool:
         """Return whether nothing runs, waits to be written, or may enqueue from a hook."""
         idle_hooks = self._hooks.is_idle(self._core.clock.now_ns())

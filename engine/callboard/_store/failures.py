@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 
-from callboard.errors import DatabaseUnavailableError, NotADatabaseError, SchemaError, StoreError
+from callboard.errors import (
+    DatabaseGoneError,
+    DatabaseUnavailableError,
+    NotADatabaseError,
+    SchemaError,
+    StoreError,
+)
+
+READ_ONLY = "is read-only; make the file and its folder writable for this user"
+
+_DAMAGED = "is damaged; restore it from a backup or recover it with the sqlite3 shell"
 
 # What SQLite says (its result-code texts), what that means, and the remedy.
 _SQLITE: tuple[tuple[str, type[StoreError], str], ...] = (
@@ -13,11 +23,8 @@ _SQLITE: tuple[tuple[str, type[StoreError], str], ...] = (
         NotADatabaseError,
         "is not an SQLite database; give the path of one, or of no file yet",
     ),
-    (
-        "malformed",
-        NotADatabaseError,
-        "is damaged; restore it from a backup or recover it with the sqlite3 shell",
-    ),
+    ("disk image is malformed", NotADatabaseError, _DAMAGED),
+    ("malformed database schema", NotADatabaseError, _DAMAGED),
     (
         "no such table: callboard_",
         SchemaError,
@@ -34,11 +41,7 @@ _SQLITE: tuple[tuple[str, type[StoreError], str], ...] = (
         "is locked by another connection; end its transaction and try again",
     ),
     ("busy", DatabaseUnavailableError, "is locked by another connection; end its transaction and try again"),
-    (
-        "readonly",
-        DatabaseUnavailableError,
-        "is read-only; make the file and its folder writable for this user",
-    ),
+    ("readonly", DatabaseUnavailableError, READ_ONLY),
     (
         "unable to open",
         DatabaseUnavailableError,
@@ -56,6 +59,16 @@ def translate(error: Exception, where: str) -> StoreError:
         if sign in text.lower():
             return kind(f"{where} {remedy} ({text})")
     return StoreError(f"{where}: {text}")
+
+
+def is_about(error: StoreError, where: str) -> bool:
+    """Return whether an error of `translate` is about the database that `where` names."""
+    return str(error).startswith(f"{where} ")
+
+
+def needs_help(error: BaseException) -> bool:
+    """Return whether waiting is no remedy: somebody has to put the file right, and mostly to start anew."""
+    return isinstance(error, (DatabaseGoneError, NotADatabaseError, SchemaError))
 
 
 def is_locked(error: BaseException | None) -> bool:

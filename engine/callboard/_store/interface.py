@@ -154,6 +154,10 @@ class Store(Protocol):
         """Return a number that changes when another connection commits, and only then; read no table for it.
 
         It is called by one thread, inside its `thread()`.
+
+        Raises:
+            StoreError: the database cannot be used any more. This is the regular look at it, so an idle engine
+                learns here what no statement of its would tell; `thread()` says the same until it is over.
         """
         ...
 

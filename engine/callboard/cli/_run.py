@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -19,6 +19,7 @@ from callboard.cli._output import qualified
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _LOG_FORMAT = "<dim>{time:YYYY-MM-DDTHH:mm:ss.SSSZZ}</dim> <level>{level: <7}</level> {message}"
 _DAY_S = 86_400
+_LOOK_S = 1.0
 
 
 @click.command
@@ -46,7 +47,8 @@ def run(database: str, workers: int, timeout_s: int, log_level: str) -> None:
 
     It makes the file if there is none, and runs until Ctrl-C or SIGTERM. It then waits for running tasks and exits
     with status 0, or 1 if one outlives --timeout. A second Ctrl-C ends it at once; tasks that it cuts short run
-    again later.
+    again later. It waits for a file that is locked, full or read-only, and exits with status 1 when the file is
+    removed, replaced or damaged.
 
     Kinds that need a service of the host are left to a program that embeds the engine. A failed attempt is not
     logged: `callboard tasks list --json` and `callboard dead list` show it.
@@ -60,7 +62,7 @@ def run(database: str, workers: int, timeout_s: int, log_level: str) -> None:
         engine.start()
         for line in _served(engine):
             click.echo(line)
-        name = signals.get().name
+        name = _wait(engine, signals).name
         logger.info("{}: waiting up to {} s for running tasks; Ctrl-C ends at once", name, timeout_s)
     finally:
         ended = engine.stop(timeout_s)
@@ -91,6 +93,21 @@ def _stop_signals() -> SimpleQueue[signal.Signals]:
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     return received
+
+
+def _wait(engine: Engine, received: SimpleQueue[signal.Signals]) -> signal.Signals:
+    """Wait for a signal.
+
+    Raises:
+        ClickException: the engine cannot go on by itself.
+    """
+    while True:
+        try:
+            return received.get(timeout=_LOOK_S)
+        except Empty:
+            health = engine.health()
+            if health.stuck:
+                raise click.ClickException(str(health.database_error)) from None
 
 
 def _served(engine: Engine) -> Iterator[str]:

@@ -7,11 +7,11 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
+from tests.engine.test_cli.processes import PLUGIN, lines_until, tasks
 
 from callboard import Engine, SystemClock
 
@@ -19,23 +19,6 @@ pytestmark = [
     pytest.mark.timeout(60),
     pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX signals and FIFOs"),
 ]
-
-PLUGIN = """
-    from google.protobuf.wrappers_pb2 import BytesValue, StringValue
-    from callboard import TaskKind, hookimpl
-
-    class Mailer:
-        pass
-
-    def wait(message, ctx):
-        print("handler started", flush=True)
-        open(message.value).close()  # a FIFO: goes on when the test opens it, too
-        print("handler ended", flush=True)
-
-    @hookimpl
-    def callboard_task_kinds():
-        return [TaskKind(StringValue, wait), TaskKind(BytesValue, wait, requires=(Mailer,))]
-"""
 
 
 @pytest.fixture
@@ -51,24 +34,6 @@ def fifo(install: Callable[..., None], make_engine: Callable[..., Engine], tmp_p
     os.mkfifo(path)
     make_engine(clock=SystemClock()).enqueue(StringValue(value=str(path)), allow_unknown=True)
     return path
-
-
-def lines_until(process: Popen[str], *texts: str) -> str:
-    """Return what the process says until it has said all of `texts`, in any order."""
-    assert process.stdout is not None
-    said = ""
-    for line in process.stdout:
-        said += line
-        if all(text in said for text in texts):
-            return said
-    raise AssertionError(f"ended without {texts}: {said}")
-
-
-def tasks(script: Any, database: str) -> list[dict[str, Any]]:
-    """Return the live tasks of the test's own kind."""
-    listing = script.run("tasks", "list", database, "--kind", "google.protobuf.StringValue", "--json")
-    listed: list[dict[str, Any]] = json.loads(listing.stdout)["tasks"]
-    return listed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
