@@ -28,7 +28,8 @@ class Notes:
         os.close(descriptor)
 
     def read(self, what: str) -> list[str]:
-        lines = [line.split(" ") for line in self._path.read_text().splitlines()]
+        written = self._path.read_text() if self._path.exists() else ""  # a crash may come before the first note
+        lines = [line.split(" ") for line in written.splitlines()]
         return [text for kind, text in lines if kind == what]
 
 
