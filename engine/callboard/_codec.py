@@ -6,7 +6,7 @@ The bytes must be the same in every build, since a row's identity is made of the
 from __future__ import annotations
 
 import hashlib
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -71,12 +71,19 @@ def encode(message: Message) -> bytes:
     return bytes(envelope.SerializeToString(deterministic=True))
 
 
-def decode(data: bytes, kind: str, message_type: type[M]) -> M:
+def decode(data: bytes, kind: str, message_type: type[M], *, whole: bool = False) -> M:
     """Return the message in a row's bytes, which must be of the row's kind.
+
+    Args:
+        data: the envelope's bytes.
+        kind: what the row says that they are.
+        message_type: the class of that kind's messages.
+        whole: whether every field in the bytes must be known, at any depth.
 
     Raises:
         MalformedPayloadError: the bytes do not decode, are empty, or carry another kind than the row says.
-        UnknownPayloadError: the envelope carries a oneof field that this build does not know.
+        UnknownPayloadError: the envelope carries a oneof field that this build does not know, or the bytes are
+            to be understood as a whole and are not.
     """
     try:
         envelope = Envelope.FromString(data)
@@ -96,7 +103,20 @@ def decode(data: bytes, kind: str, message_type: type[M]) -> M:
         raise MalformedPayloadError(f"the payload is of kind {name!r}, its row says {kind!r}")
     if not isinstance(found, message_type):
         raise MalformedPayloadError(f"the payload of kind {kind!r} is not a {message_type.DESCRIPTOR.full_name}")
+    if whole and (_has_unknown_fields(envelope) or _has_unknown_fields(found)):
+        raise UnknownPayloadError(f"the payload of kind {kind!r} has fields that this build does not know")
     return found
+
+
+def _has_unknown_fields(message: Message) -> bool:
+    """Tell whether a message has them, at any depth.
+
+    Each of protobuf's versions has another way to ask; a copy without them is smaller in all.
+    """
+    known: Any = type(message)()  # whose stubs lack the method
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    return bool(known.ByteSize() != message.ByteSize())
 
 
 def hash_of(data: bytes) -> bytes:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from google.protobuf.message import Message
 
@@ -58,10 +58,14 @@ class TaskKind(Generic[M]):
         recurring: never expires and never exhausts; the handler returns `RescheduleAt`.
         timeout: after this long `ctx.cancelled` is set and an async handler is cancelled.
         requires: types of the services without which this node leaves the kind's tasks to others.
+        on_unknown_fields: what to do with a payload that has fields which this build's `message_type` lacks, in
+            the message or in those inside it: `"run"` calls the handler, which does without them; `"defer"`
+            leaves the task to a newer build, because to do without them would be wrong. They stay in the row
+            either way. An `Any` is not looked into.
 
     Raises:
-        KindError: the message type has a map field, the handler cannot be called, or a number of the policy or
-            the timeout makes no sense.
+        KindError: the message type has a map field, the handler cannot be called, or a number of the policy,
+            the timeout or `on_unknown_fields` makes no sense.
     """
 
     message_type: type[M]
@@ -71,6 +75,7 @@ class TaskKind(Generic[M]):
     recurring: bool = False
     timeout: timedelta = timedelta(minutes=5)
     requires: tuple[type[Any], ...] = ()
+    on_unknown_fields: Literal["run", "defer"] = "run"
     name: str = field(init=False)
     is_async: bool = field(init=False, repr=False)
     timeout_ns: int = field(init=False, repr=False)
@@ -101,6 +106,8 @@ class TaskKind(Generic[M]):
             raise KindError(f"{name}: timeout must be a timedelta above 0, not {self.timeout!r}")
         if not isinstance(self.requires, tuple) or not all(inspect.isclass(t) for t in self.requires):
             raise KindError(f"{name}: requires must be a tuple of types, such as (Mailer,), not {self.requires!r}")
+        if self.on_unknown_fields not in ("run", "defer"):
+            raise KindError(f'{name}: on_unknown_fields must be "run" or "defer", not {self.on_unknown_fields!r}')
         of_object = inspect.iscoroutinefunction(type(self.handler).__call__)
         is_async = inspect.iscoroutinefunction(self.handler) or of_object
         object.__setattr__(self, "name", name)
@@ -157,6 +164,14 @@ class KindRegistry:
     def missing_services(self, kind: TaskKind[Any]) -> tuple[type[Any], ...]:
         """Return the types that `kind` requires and the host did not give."""
         return tuple(service for service in kind.requires if service not in self._services)
+
+    def remedy(self, name: str) -> str:
+        """Return what would have this node run a kind that it cannot run."""
+        known = self.get(name)
+        if known is None:
+            return "install the plugin that brings the kind"
+        names = ", ".join(missing.__name__ for missing in self.missing_services(known))
+        return f"give Engine(..., services=...) what the kind requires: {names}"
 
     def __iter__(self) -> Iterator[tuple[TaskKind[Any], str]]:
         """Iterate over kinds and the names of the plugins that brought them."""

@@ -181,6 +181,70 @@ def test_rule_16_a_oneof_field_that_this_build_does_not_know_is_unknown_not_malf
         decode(length_delimited(number, value), kind_of(message_type), message_type)
 
 
+NEWER = length_delimited(15, b"of a newer build")
+"""A field that none of the messages here has."""
+
+RECEIPT_BYTES = RECEIPT.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message_type", "data"),
+    [
+        pytest.param(
+            RECEIPT_KIND, SendReceipt, in_plugin_field(RECEIPT_KIND, RECEIPT_BYTES + NEWER), id="message"
+        ),
+        pytest.param(
+            "acme.receipts.ReceiptThread",
+            ReceiptThread,
+            in_plugin_field("acme.receipts.ReceiptThread", length_delimited(1, RECEIPT_BYTES + NEWER)),
+            id="message-in-it",
+        ),
+        pytest.param(
+            "acme.receipts.ReceiptThread",
+            ReceiptThread,
+            in_plugin_field("acme.receipts.ReceiptThread", length_delimited(2, length_delimited(1, NEWER))),
+            id="two-down",
+        ),
+        pytest.param(RECEIPT_KIND, SendReceipt, in_plugin_field(RECEIPT_KIND, NEWER), id="nothing-else"),
+        pytest.param(
+            RECEIPT_KIND,
+            SendReceipt,
+            in_plugin_field(RECEIPT_KIND, varint(1 << 3) + b"\7"),
+            id="known-of-another-type",
+        ),
+        pytest.param("kp_rotation", KpRotation, length_delimited(5, NEWER), id="first-party"),
+        pytest.param(RECEIPT_KIND, SendReceipt, encode(RECEIPT) + NEWER, id="envelope"),
+        pytest.param(
+            RECEIPT_KIND,
+            SendReceipt,
+            length_delimited(100, length_delimited(1, RECEIPT_KIND.encode()) + NEWER),
+            id="any",
+        ),
+    ],
+)
+def test_fields_that_this_build_does_not_know_are_found_at_any_depth_where_the_whole_is_asked_for(
+    kind: str, message_type: type[Message], data: bytes
+) -> None:
+    decode(data, kind, message_type)
+
+    with pytest.raises(UnknownPayloadError, match=kind):
+        decode(data, kind, message_type, whole=True)
+
+
+@given(message=MESSAGES)
+def test_a_message_without_such_fields_is_whole_and_untouched(message: Message) -> None:
+    assert decode(encode(message), kind_of(type(message)), type(message), whole=True) == message
+
+
+@pytest.mark.parametrize(
+    "below", [b"", length_delimited(1, NEWER), length_delimited(2, length_delimited(1, NEWER))]
+)
+def test_a_message_keeps_fields_that_this_build_does_not_know_through_decoding_and_encoding(below: bytes) -> None:
+    data = in_plugin_field("type.googleapis.com/acme.receipts.ReceiptThread", below + NEWER)
+
+    assert encode(decode(data, "acme.receipts.ReceiptThread", ReceiptThread)) == data
+
+
 @given(message=MESSAGES, message_type=MESSAGE_TYPES)
 def test_rule_06_a_payload_that_disagrees_with_the_kind_is_malformed(
     message: Message, message_type: type[Message]

@@ -59,6 +59,7 @@ def test_a_kind_is_named_by_its_message_and_has_the_documented_defaults() -> Non
     assert kind.retry == RetryPolicy()
     assert kind.recurring is False
     assert kind.requires == ()
+    assert kind.on_unknown_fields == "run"
     assert kind.group_of(SendReceipt(group_id=b"g")) is None
 
 
@@ -83,6 +84,10 @@ def test_rule_12_the_default_timeout_is_5_minutes() -> None:
         pytest.param({"requires": [Mailer]}, "requires must be a tuple of types", id="requires-a-list"),
         pytest.param({"requires": ("Mailer",)}, "requires must be a tuple of types", id="requires-a-name"),
         pytest.param({"requires": (Mailer(),)}, "requires must be a tuple of types", id="requires-an-object"),
+        pytest.param(
+            {"on_unknown_fields": "skip"}, 'on_unknown_fields must be "run" or "defer"', id="unknown-fields"
+        ),
+        pytest.param({"on_unknown_fields": None}, 'on_unknown_fields must be "run" or "defer"', id="unknown-none"),
     ],
 )
 def test_a_kind_that_cannot_work_is_refused_by_name(arguments: dict[str, Any], complaint: str) -> None:

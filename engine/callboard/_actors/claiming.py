@@ -9,11 +9,10 @@ from loguru import logger
 
 from callboard import _codec, _lifecycle
 from callboard._actors.workload import Workload
-from callboard._compose import resolved
+from callboard._admission import Undecodable, admit, malformed
 from callboard._lifecycle import Bury
 from callboard._run import Run
 from callboard._task import DeadReason, Task
-from callboard.errors import UnknownPayloadError
 
 if TYPE_CHECKING:
     from callboard._core import Core
@@ -36,13 +35,17 @@ PATIENCE_NS = 30 * 10**9
 
 
 class Memory:
-    """What one claim tells the next."""
+    """What one claim tells the next.
+
+    Attributes:
+        undecodable: the rows set aside for their payload, each with the time at which it is looked at again.
+    """
 
     def __init__(self) -> None:
         """Remember nothing yet."""
         self._alone_next = True
         self._held_since_ns: int | None = None
-        self.undecodable: dict[int, None] = {}
+        self.undecodable: dict[int, int] = {}
         self._warned_ns: dict[str, int] = {}
 
     def is_alones_turn(self, now_ns: int) -> bool:
@@ -59,6 +62,10 @@ class Memory:
     def pass_turn(self) -> None:
         """Let other work have the next turn."""
         self._alone_next, self._held_since_ns = False, None
+
+    def forget_undecodable(self, now_ns: int) -> None:
+        """Forget the rows whose hour is over: they are looked at again, or were another node's to run."""
+        self.undecodable = {task_id: at_ns for task_id, at_ns in self.undecodable.items() if at_ns > now_ns}
 
     def warn(self, kind: str, ids: Sequence[int], remedy: str, now_ns: int) -> None:
         """Warn of deferred rows and say what to do, once for a kind and hour."""
@@ -184,70 +191,58 @@ class Claim:
             self._admit(task)
 
     def _admit(self, task: Task) -> None:
-        """Check one due row in the order of rule 6, and count it as claimed, dead or set aside."""
-        kind = self._runnable[task.kind]
-        burial = _lifecycle.overdue(task, self._now_ns, recurring=kind.recurring)
-        if burial is not None:
-            self.buried.append((task, burial))
-            return
-        try:
-            message = _codec.decode(task.data, task.kind, kind.message_type)
+        """Count one due row as claimed, dead or set aside, as its checks say."""
+        found = admit(task, self._runnable[task.kind], self._now_ns)
+        if isinstance(found, Bury):
+            self._bury(task, found)
+        elif isinstance(found, Undecodable):
+            self._undecodable.setdefault(task.kind, []).append(task.id)
+        else:
             if task.max_attempts is None:
-                whole = resolved(task, kind, message)
-                self._tasks.resolve(self._session, whole)
-                if whole.group_id != task.group_id:
+                self._tasks.resolve(self._session, found.task)
+                if found.task.group_id != task.group_id:
                     self.more = True  # only now can it be seen whether the group is another node's
                     return
-                task = whole
-        except UnknownPayloadError:
-            self._undecodable.setdefault(task.kind, []).append(task.id)
-            return
-        except Exception as error:  # of the codec, or of the kind's own `group_id`
-            self.buried.append((task, _malformed(task, str(error))))
-            return
-        _check_hash(task)
-        run = Run(task, kind, message)
-        self.runs.append(run)
-        self._workload.add(run)
+            _check_hash(task)
+            self.runs.append(found)
+            self._workload.add(found)
+
+    def _bury(self, task: Task, burial: Bury) -> None:
+        if burial.reason == DeadReason.MALFORMED:
+            _log_malformed(task, burial)
+        self.buried.append((task, burial))
 
     def _set_aside(self, kind: str) -> None:
         until_ns = self._now_ns + SET_ASIDE_NS
         ids = self._tasks.set_aside(self._session, kind, self._now_ns, until_ns, SET_ASIDE_BATCH)
         if ids:
-            self._memory.warn(kind, ids, self._remedy(kind), self._now_ns)
+            self._memory.warn(kind, ids, self._registry.remedy(kind), self._now_ns)
             self.more = True
         if len(ids) >= SET_ASIDE_BATCH:
             return
         # What is still due was not to be deferred: its time or attempts are up, or it has no payload.
         for task in self._tasks.due(self._session, [kind], self._node_id, self._now_ns, BATCH, grouped_only=False):
             burial = _lifecycle.overdue(task, self._now_ns)
-            self.buried.append((task, burial or _malformed(task, "the payload is an empty Task")))
-
-    def _remedy(self, kind: str) -> str:
-        known = self._registry.get(kind)
-        if known is None:
-            return "install the plugin that brings the kind"
-        names = ", ".join(missing.__name__ for missing in self._registry.missing_services(known))
-        return f"give Engine(..., services=...) what the kind requires: {names}"
+            self._bury(task, burial or malformed(task, "the payload is an empty Task"))
 
     def _set_undecodable_aside(self) -> None:
         ids = [task_id for of_kind in self._undecodable.values() for task_id in of_kind]
-        self._tasks.set_these_aside(self._session, ids, self._now_ns + SET_ASIDE_NS)
-        self._memory.undecodable.update(dict.fromkeys(ids))
+        until_ns = self._now_ns + SET_ASIDE_NS
+        self._tasks.set_these_aside(self._session, ids, until_ns)
+        self._memory.undecodable.update(dict.fromkeys(ids, until_ns))
         for kind, of_kind in self._undecodable.items():
             self._memory.warn(kind, of_kind, "their payloads are a newer build's", self._now_ns)
         self.more = True
 
 
-def _malformed(task: Task, why: str) -> Bury:
+def _log_malformed(task: Task, burial: Bury) -> None:
     logger.error(
         "task {} ({}) is malformed and is dead-lettered: {}; payload {}",
         task.id,
         task.kind,
-        why,
+        burial.last_error,
         task.data.hex(),
     )
-    return Bury(DeadReason.MALFORMED, task.attempts, why)
 
 
 def _check_hash(task: Task) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from callboard._actors.claiming import BATCH, SET_ASIDE_BATCH, Memory
+from callboard._actors.claiming import BATCH, SET_ASIDE_BATCH, SET_ASIDE_NS, Memory
 from callboard._clock import NEVER_NS
 from callboard._lifecycle import Bury
 from callboard._task import DeadReason, FinishedTask
@@ -22,12 +22,14 @@ class Heads(NamedTuple):
         deferred: for each kind with deferred rows.
         expiry_ns: when the first deferred row expires.
         alone_ns: when the first row is due that must run alone.
+        stray_ns: when the first such row is due that this node cannot run.
     """
 
     pending: dict[str, int]
     deferred: dict[str, int]
     expiry_ns: int
     alone_ns: int
+    stray_ns: int
 
 
 class Deferral:
@@ -44,11 +46,13 @@ class Deferral:
         tasks = self._core.store.tasks
         expiry_ns = tasks.deferred_expiry_ns(session)
         alone_ns = tasks.alone_head_ns(session, self._core.registry.runnable, node_id)
+        stray_ns = tasks.stray_head_ns(session, self._core.registry.runnable)
         return Heads(
             tasks.heads(session),
             tasks.deferred_heads(session),
             NEVER_NS if expiry_ns is None else expiry_ns,
             NEVER_NS if alone_ns is None else alone_ns,
+            NEVER_NS if stray_ns is None else stray_ns,
         )
 
     def concerns(self, heads: Heads, now_ns: int) -> bool:
@@ -57,13 +61,18 @@ class Deferral:
         mine = [at_ns for kind, at_ns in heads.deferred.items() if kind in runnable]
         concerned = bool(mine) and (self.may_have_changed or min(mine) <= now_ns)
         self.may_have_changed = False
-        return concerned or heads.expiry_ns <= now_ns
+        return concerned or heads.expiry_ns <= now_ns or heads.stray_ns <= now_ns
 
     def tend(self, session: Session, heads: Heads, now_ns: int) -> list[FinishedTask]:
-        """Take up and bury, a bounded number each; return what died."""
-        tasks = self._core.store.tasks
-        mine = [kind for kind in heads.deferred if kind in self._core.registry.runnable]
+        """Take up, set aside and bury, a bounded number each; return what died."""
+        tasks, runnable = self._core.store.tasks, self._core.registry.runnable
+        if heads.stray_ns <= now_ns:  # a claim sets aside only rows that need not run alone
+            until_ns = now_ns + SET_ASIDE_NS
+            for kind, ids in tasks.set_strays_aside(session, runnable, now_ns, until_ns, SET_ASIDE_BATCH).items():
+                self._memory.warn(kind, ids, self._core.registry.remedy(kind), now_ns)
+        mine = [kind for kind in heads.deferred if kind in runnable]
         if mine:
+            self._memory.forget_undecodable(now_ns)
             taken = tasks.take_up(session, mine, self._memory.undecodable, now_ns, SET_ASIDE_BATCH)
             self.may_have_changed = taken == SET_ASIDE_BATCH
         expired = tasks.deferred_expired(session, now_ns, BATCH)

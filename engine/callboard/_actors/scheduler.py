@@ -186,7 +186,7 @@ class Scheduler:
         future = [at_ns for at_ns in (*earliest.values(), *heads.deferred.values()) if at_ns > now_ns]
         self._alone_due = heads.alone_ns <= now_ns
         alone_ns = now_ns + PATIENCE_NS if self._alone_due else heads.alone_ns
-        self.deadline_ns = min([*future, alone_ns, heads.expiry_ns, self._hooks.deadline_ns()])
+        self.deadline_ns = min([*future, alone_ns, heads.stray_ns, heads.expiry_ns, self._hooks.deadline_ns()])
         return {kind: at_ns for kind, at_ns in earliest.items() if at_ns <= now_ns}
 
     def _account(self, runs: list[Run], settlement: Settlement) -> None:

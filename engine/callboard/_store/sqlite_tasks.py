@@ -83,6 +83,13 @@ _ALONE_DUE = (
     f" AND next_attempt_at_ns <= ? AND kind IN (SELECT value FROM json_each(?)) AND {_NOT_ELSEWHERE}"
     " ORDER BY next_attempt_at_ns LIMIT 1"
 )
+_STRAYS = f"{_ALONE} AND kind NOT IN (SELECT value FROM json_each(?))"
+_STRAY_HEAD = f"SELECT min(next_attempt_at_ns) FROM callboard_task INDEXED BY callboard_task_alone WHERE {_STRAYS}"
+_SET_STRAYS_ASIDE = (
+    "UPDATE callboard_task SET state = 'deferred', next_attempt_at_ns = ?"
+    " WHERE id IN (SELECT id FROM callboard_task"
+    f" INDEXED BY callboard_task_alone WHERE {_STRAYS} AND next_attempt_at_ns <= ? LIMIT ?) RETURNING kind, id"
+)
 _START = (
     "UPDATE callboard_task SET state = 'running', parked = 0, token = token + 1, last_attempted_at_ns = ?,"
     f" owner = ? WHERE {_IN_IDS}"
@@ -328,6 +335,20 @@ class SqliteTasks(TaskPolicy):
         """Return the first due row that must run alone, as `start` will leave it."""
         rows = session.rows(_ALONE_DUE, (now_ns, json.dumps(list(kinds)), node_id))
         return [Task._make(row) for row in rows]
+
+    def stray_head_ns(self, session: Session, kinds: Iterable[str]) -> int | None:
+        """Return when the first row is due that must run alone and is of none of `kinds`."""
+        head: int | None = session.rows(_STRAY_HEAD, (json.dumps(list(kinds)),))[0][0]
+        return head
+
+    def set_strays_aside(
+        self, session: Session, kinds: Iterable[str], now_ns: int, until_ns: int, limit: int
+    ) -> dict[str, list[int]]:
+        """Defer due rows that must run alone and are of none of `kinds`; return their ids by kind."""
+        ids: dict[str, list[int]] = {}
+        for kind, task_id in session.rows(_SET_STRAYS_ASIDE, (until_ns, json.dumps(list(kinds)), now_ns, limit)):
+            ids.setdefault(kind, []).append(task_id)
+        return ids
 
     def unpark(self, session: Session, group_ids: Iterable[bytes]) -> None:
         """Put parked rows of groups back into the due index."""

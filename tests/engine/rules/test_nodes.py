@@ -48,11 +48,13 @@ LONG = timedelta(minutes=1)
 class Serving:
     """A process that serves the database."""
 
+    module = "serving_engine"
+
     def __init__(self, url: str, **options: Any) -> None:
         self.lines: list[list[str]] = []
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.engine.rules.serving_engine", url, json.dumps(options)],
+            [sys.executable, "-m", f"tests.engine.rules.{self.module}", url, json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

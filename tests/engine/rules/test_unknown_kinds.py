@@ -119,6 +119,44 @@ def test_rule_16_a_due_row_of_an_unknown_kind_is_deferred_for_an_hour_with_its_a
     assert engine.dead_tasks() == []
 
 
+def test_rule_16_a_row_of_an_unknown_kind_that_a_crash_left_is_deferred_like_any_other(
+    make_engine: MakeEngine, callboard_database: str, callboard_clock: FakeClock
+) -> None:
+    engine = make_engine()
+    enqueue_unknown(engine, "unknown", expires_after=2 * HOUR)
+    sql(callboard_database, "UPDATE callboard_task SET alone = 1")
+    [before] = engine.tasks()
+
+    with logged("WARNING") as log:
+        engine.run_due()
+
+    assert engine.tasks() == [
+        before._replace(state="deferred", next_attempt_at_ns=callboard_clock.now_ns() + HOUR_NS)
+    ]
+    assert len(log) == 1
+    callboard_clock.advance(2 * HOUR)
+    engine.run_due()
+    assert [dead.reason for dead in engine.dead_tasks()] == ["expired"]
+    assert engine.tasks() == []
+
+
+def test_rule_17_a_row_that_a_crash_left_and_another_node_deferred_still_runs_alone(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    ignorant = make_engine()
+    enqueue_unknown(ignorant, "a", "b")
+    sql(callboard_database, "UPDATE callboard_task SET alone = 1")
+    ignorant.run_due()
+    running: list[int] = []
+    engine = make_engine(
+        Plugin(threads(lambda message, ctx: running.append(len(ctx.engine.tasks(state="running")))))
+    )
+
+    engine.run_due()
+
+    assert running == [1, 1]
+
+
 def test_rule_16_a_row_of_an_unknown_kind_that_is_not_due_waits_as_it_is(make_engine: MakeEngine) -> None:
     engine = make_engine()
     enqueue_unknown(engine, "unknown", not_before=HOUR)
