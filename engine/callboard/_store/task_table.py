@@ -149,6 +149,19 @@ class TaskTable(Protocol):
         """Return the first due row that must run alone, if there is one, as `due` does."""
         ...
 
+    def stray_head_ns(self, session: Session, kinds: Iterable[str]) -> int | None:
+        """Return when the first row is due that must run alone and is of none of `kinds`."""
+        ...
+
+    def set_strays_aside(
+        self, session: Session, kinds: Iterable[str], now_ns: int, until_ns: int, limit: int
+    ) -> dict[str, list[int]]:
+        """Defer due rows that must run alone and are of none of `kinds`; return their ids by kind.
+
+        They go on being rows that must run alone.
+        """
+        ...
+
     def set_aside(self, session: Session, kind: str, now_ns: int, until_ns: int, limit: int) -> list[int]:
         """Defer due rows of a kind that nothing here runs (rule 16); return their ids, at most `limit`.
 
