@@ -48,6 +48,7 @@ class Core:
         services: Mapping[type[Any], Any],
         dead_retention: timedelta | None,
         lease_ns: int,
+        heartbeat_ns: int,
         max_crashes: int,
     ) -> None:
         """Put the parts of `engine` together; connects to nothing."""
@@ -57,6 +58,7 @@ class Core:
         self.services = dict(services)
         self.dead_retention = dead_retention
         self.lease_ns = lease_ns
+        self.heartbeat_ns = heartbeat_ns
         self.max_crashes = max_crashes
         self.registry = KindRegistry(self.services)
         self.plugins = PluginHost(plugins, self.registry)

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from loguru import logger
 
 from callboard import _process
+from callboard._actors.node import HEARTBEATS
 from callboard._actors.runtime import InlineRuntime, Runtime
 from callboard._clock import Clock, SystemClock, nanoseconds
 from callboard._compose import revived
@@ -65,6 +66,7 @@ class Engine:
         synchronous: str = "FULL",
         dead_retention: timedelta | None = DEFAULT_DEAD_RETENTION,
         lease: timedelta = DEFAULT_LEASE,
+        heartbeat: timedelta | None = None,
         max_crashes: int = DEFAULT_MAX_CRASHES,
         clock: Clock | None = None,
     ) -> None:
@@ -82,6 +84,8 @@ class Engine:
             dead_retention: how long dead tasks are kept; `None` for ever.
             max_crashes: how often in a row a task may take its process down before it is dead.
             lease: after how long without a sign of life other engines take this one's tasks over.
+            heartbeat: how often it gives one while it runs tasks, at least twice in the lease; a third of the
+                lease by default.
             clock: the source of time; tests give a `callboard.testing.FakeClock`.
 
         Raises:
@@ -103,6 +107,12 @@ class Engine:
             )
         if not isinstance(lease, timedelta) or not MIN_LEASE <= lease <= MAX_LEASE:
             raise ConfigurationError(f"lease must lie between {MIN_LEASE} and {MAX_LEASE}, not {lease!r}")
+        heartbeat = lease / HEARTBEATS if heartbeat is None else heartbeat
+        if not isinstance(heartbeat, timedelta) or not timedelta(0) < heartbeat <= lease / 2:
+            raise ConfigurationError(
+                f"heartbeat must be a timedelta above 0 that goes at least twice into the lease of {lease}, not"
+                f" {heartbeat!r}; lengthen the lease or shorten the heartbeat"
+            )
         if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
             raise ConfigurationError(f"max_crashes must be a whole number of at least 1, not {max_crashes!r}")
         self._core = Core(
@@ -113,6 +123,7 @@ class Engine:
             services or {},
             dead_retention,
             nanoseconds(lease),
+            nanoseconds(heartbeat),
             max_crashes,
         )
         self._workers = workers

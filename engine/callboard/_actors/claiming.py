@@ -48,6 +48,8 @@ class Memory:
         self.undecodable: dict[int, int] = {}
         self._warned_ns: dict[str, int] = {}
 
+    # Both take the monotonic clock: one that is set back would hold everything up until it has caught up.
+
     def is_alones_turn(self, now_ns: int) -> bool:
         """Return whether a task that must run alone is next: in turn with other work, and for some time only."""
         if self._alone_next and self._held_since_ns is not None and now_ns - self._held_since_ns > PATIENCE_NS:
@@ -101,6 +103,7 @@ class Claim:
         self._memory = memory
         self._session = session
         self._now_ns = now_ns
+        self._monotonic_ns = core.clock.monotonic_ns()
         self._node_id = node_id
         self.runs: list[Run] = []
         self.buried: list[tuple[Task, Bury]] = []
@@ -121,7 +124,7 @@ class Claim:
                 self._set_aside(kind)
         if self._workload.alone is not None:
             return
-        if alone_due and self._memory.is_alones_turn(self._now_ns):
+        if alone_due and self._memory.is_alones_turn(self._monotonic_ns):
             if not self._workload.runs:
                 self._claim_alone()
         else:
@@ -216,7 +219,7 @@ class Claim:
         until_ns = self._now_ns + SET_ASIDE_NS
         ids = self._tasks.set_aside(self._session, kind, self._now_ns, until_ns, SET_ASIDE_BATCH)
         if ids:
-            self._memory.warn(kind, ids, self._registry.remedy(kind), self._now_ns)
+            self._memory.warn(kind, ids, self._registry.remedy(kind), self._monotonic_ns)
             self.more = True
         if len(ids) >= SET_ASIDE_BATCH:
             return
@@ -231,7 +234,7 @@ class Claim:
         self._tasks.set_these_aside(self._session, ids, until_ns)
         self._memory.undecodable.update(dict.fromkeys(ids, until_ns))
         for kind, of_kind in self._undecodable.items():
-            self._memory.warn(kind, of_kind, "their payloads are a newer build's", self._now_ns)
+            self._memory.warn(kind, of_kind, "their payloads are a newer build's", self._monotonic_ns)
         self.more = True
 
 

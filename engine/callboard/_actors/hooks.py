@@ -74,6 +74,15 @@ class HookCaller:
                 self._wanted.setdefault(hook.plugin, (reason, 0, not_before_ns))
         self._wake()
 
+    def bring_back(self) -> None:
+        """Have no reconcile wait longer than the longest backoff, whatever the clock was set to."""
+        latest_ns = self._core.clock.now_ns() + DEFAULT_POLICY.cap_ns
+        with self._lock:
+            self._wanted = {
+                plugin: (reason, failures, min(at_ns, latest_ns))
+                for plugin, (reason, failures, at_ns) in self._wanted.items()
+            }
+
     def start_due(self, now_ns: int) -> None:
         """Start the reconciles that are due."""
         with self._lock:

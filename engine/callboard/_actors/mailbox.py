@@ -152,7 +152,9 @@ class SchedulerActor(PooledActor):
 
     def _ring(self) -> None:
         watch = self._scheduler.watch
-        watch.clock()
+        clock_was_set = watch.clock()
+        if clock_was_set:
+            self._hooks.bring_back()
         watch.handlers()
         self._rounds.make()
         others_wrote = watch.others_wrote()
@@ -160,7 +162,8 @@ class SchedulerActor(PooledActor):
             self._scheduler.others_wrote()
         if self._node.look(changed=others_wrote):
             others_wrote = True
-        if not others_wrote and not self._scheduler.is_due() and not self._failures:
+        nothing_new = not others_wrote and not clock_was_set
+        if nothing_new and not self._scheduler.is_due() and not self._failures:
             return
         self._step()
 

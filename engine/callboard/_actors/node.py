@@ -4,13 +4,15 @@ A node may claim, start and write only while it holds its lease. It renews the l
 take its tasks over when the heartbeat has stood still for the lease's length, or at once when they can see
 that its process has ended. All of this is measured on monotonic clocks, so that setting the wall clock neither
 ends a lease nor prolongs one. A node that slept through its lease finds its row gone: the tokens of its runs
-are stale then, and it joins anew.
+are stale then, and it joins anew. So does one whose row was removed because it held nothing for a day and gave no
+sign of life.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from loguru import logger
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from callboard._store.interface import NodeRow, Session
 
 HEARTBEATS = 3
-"""Heartbeats in the time of one lease, so that one may be late."""
+"""Heartbeats in the time of one lease by default, so that one may be late."""
 
 
 class _Seen(NamedTuple):
@@ -52,16 +54,14 @@ class Node:
 
     def join(self) -> None:
         """Become a node, and take over what nodes that are gone have left."""
-        began_ns = self._core.clock.monotonic_ns()
+        with self.renewing(self._core.store.transaction()):
+            pass
         try:
-            with self._core.store.transaction() as session:
-                self._add(session)
+            self.look(changed=True)
+            self._rescue()
         except BaseException:
-            self._nodes.unlock(self.id)
+            self.leave()
             raise
-        self.lease_until_ns = began_ns + self._core.lease_ns
-        self.look(changed=True)
-        self._rescue()
 
     def has_company(self) -> bool:
         """Return whether other nodes execute this database's tasks, as far as the last look knew."""
@@ -80,24 +80,35 @@ class Node:
         finally:
             self._nodes.unlock(self.id)
 
-    def renew(self, session: Session) -> int:
-        """Renew the lease in a transaction if half of it is over; return until when it is held after the commit.
+    @contextmanager
+    def renewing(self, opened: AbstractContextManager[Session], *, always: bool = True) -> Iterator[Session]:
+        """Enter a transaction that renews the lease with its commit; a node whose row is gone joins anew.
 
-        Assign the answer to `lease_until_ns` once the commit is done. A node whose row is gone joins anew.
+        Unless `always`, a lease of which half is left stays as it is.
         """
-        now_ns = self._core.clock.monotonic_ns()
-        if self.lease_until_ns - now_ns > self._core.lease_ns // 2:
-            return self.lease_until_ns
-        return self._beat(session, now_ns)
+        entered, before = False, self.id
+        try:
+            with opened as session:
+                entered, before = True, self.id
+                now_ns, until_ns = self._core.clock.monotonic_ns(), self.lease_until_ns
+                if always or until_ns - now_ns <= self._core.lease_ns // 2:
+                    self._beat(session)
+                    until_ns = now_ns + self._core.lease_ns
+                yield session
+        except BaseException:
+            if entered and before != self.id:  # the row was not committed, so others may get its number
+                self._nodes.unlock(self.id)
+                self.id = before
+            raise
+        self.lease_until_ns = until_ns
+        if before != self.id:
+            self._nodes.unlock(before)
 
     def heartbeat(self) -> None:
         """Renew the lease, if it protects anything."""
-        if not self._workload.runs:
-            return
-        now_ns = self._core.clock.monotonic_ns()
-        with self._core.store.transaction() as session:
-            until_ns = self._beat(session, now_ns)
-        self.lease_until_ns = until_ns
+        if self._workload.runs:
+            with self.renewing(self._core.store.transaction()):
+                pass
 
     def look(self, *, changed: bool) -> bool:
         """Take over the tasks of nodes that are gone; return whether there were any.
@@ -127,14 +138,15 @@ class Node:
         now_ns = self._core.clock.now_ns()
         self.id = self._nodes.add(session, version("callboard"), kinds, self._core.lease_ns, now_ns)
 
-    def _beat(self, session: Session, now_ns: int) -> int:
-        if not self._nodes.renew(session, self.id, self._core.clock.now_ns()):
+    def _beat(self, session: Session) -> None:
+        if self.id and self._nodes.renew(session, self.id, self._core.clock.now_ns()):
+            return
+        runs = list(self._workload.runs.values())
+        if runs:
             logger.warning("this node's lease ran out and others took its tasks over; it joins anew")
-            for run in list(self._workload.runs.values()):
-                run.cancel()
-            self._nodes.unlock(self.id)
-            self._add(session)
-        return now_ns + self._core.lease_ns
+        for run in runs:
+            run.cancel()
+        self._add(session)
 
     def _read(self, now_ns: int) -> None:
         with self._core.store.reading() as session:
@@ -163,10 +175,10 @@ class Node:
 class Heartbeat:
     """A thread of its own for a node's heartbeats, so that no handler and no pass can hold them up."""
 
-    def __init__(self, node: Node, lease_ns: int) -> None:
-        """Beat for `node`, several times in a lease."""
+    def __init__(self, node: Node, interval_ns: int) -> None:
+        """Beat for `node`, once in an interval."""
         self._node = node
-        self._interval_s = lease_ns / HEARTBEATS / 1e9
+        self._interval_s = interval_ns / 1e9
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="callboard-heartbeat", daemon=True)
 

@@ -1,4 +1,10 @@
-"""What the fleet does every six hours, on one node: reconcile without a cause, and prune dead tasks."""
+"""What the fleet does every six hours, on one node: reconcile without a cause, and prune what is old.
+
+Old are dead tasks, and the rows of nodes that hold nothing and have given no sign of life for a day. A node whose
+process ended is noticed at once on its own machine; from another machine it looks like one that is idle. So each
+node gives a sign of life with its rounds, however idle it is. One that was asleep longer joins anew when it next
+has something to do.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,10 @@ import random
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from loguru import logger
+
 from callboard._actors.hooks import HookCaller
+from callboard._actors.node import Node
 from callboard._clock import nanoseconds
 
 if TYPE_CHECKING:
@@ -14,7 +23,11 @@ if TYPE_CHECKING:
 
 INTERVAL_NS = nanoseconds(timedelta(hours=6))
 _JITTER = 0.1  # of the interval, so that a fleet started together does not come together
+_LONGEST_NS = int(INTERVAL_NS * (1 + _JITTER))
 _PRUNE_BATCH = 10_000
+
+NODE_RETENTION_NS = nanoseconds(timedelta(days=1))
+"""How long a node that holds nothing may be silent: several rounds."""
 
 
 class Rounds:
@@ -24,9 +37,10 @@ class Rounds:
         deadline_ns: when this node looks next.
     """
 
-    def __init__(self, core: Core, hooks: HookCaller) -> None:
+    def __init__(self, core: Core, node: Node, hooks: HookCaller) -> None:
         """Look for the first time one interval from now."""
         self._core = core
+        self._node = node
         self._hooks = hooks
         self.deadline_ns = self._next_ns()
 
@@ -34,11 +48,15 @@ class Rounds:
         """Take the turn if it is this node's; does nothing before `deadline_ns`."""
         now_ns = self._core.clock.now_ns()
         if now_ns < self.deadline_ns:
+            self.deadline_ns = min(self.deadline_ns, now_ns + _LONGEST_NS)  # the clock may have been set back
             return
-        self.deadline_ns = self._next_ns()
         store = self._core.store
-        with store.transaction() as session:
+        with self._node.renewing(store.transaction()) as session:
             mine = store.take_turn(session, "rounds", now_ns, INTERVAL_NS)
+            silent = store.nodes.prune(session, self._node.id, now_ns - NODE_RETENTION_NS) if mine else []
+        self.deadline_ns = self._next_ns()  # last: where the database refuses, the round is still to be made
+        for row in silent:
+            logger.info("node {} (process {} on {}) has been silent for a day", row.id, row.pid, row.host)
         if mine:
             self._hooks.want_reconcile("interval")
             self.prune()

@@ -46,11 +46,11 @@ class _Parts:
         self.router = Router(core.store, dispatcher, self.runner, self.workload.is_idle)
         self.hooks = HookCaller(core, dispatcher, self.wake)
         self.scheduler = Scheduler(core, self.node, self.workload, self.router, self.outbox, self.hooks)
-        self.rounds = Rounds(core, self.hooks)
+        self.rounds = Rounds(core, self.node, self.hooks)
 
     def make_heartbeat(self) -> Heartbeat:
         """Return what renews the lease."""
-        return Heartbeat(self.node, self.core.lease_ns)
+        return Heartbeat(self.node, self.core.heartbeat_ns)
 
     def wake(self) -> None:
         """Have the scheduler make a pass."""

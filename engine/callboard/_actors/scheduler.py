@@ -62,7 +62,7 @@ class Scheduler:
         self._unsettled: list[Run] = []
         self._away: set[str] = set()
         self._alone_due = False
-        self._next_service_ns = 0
+        self._next_service_ns = 0  # on the monotonic clock
         self.watch = Watch(core, workload)
         self.deadline_ns = NEVER_NS
         self.counters: Counter[str] = Counter(done=0, dead=0, failed=0, stale=0)
@@ -105,15 +105,14 @@ class Scheduler:
         try:
             if runs or wants_claim:
                 store = self._core.store
-                with store.transaction() if runs else store.claiming() as session:
-                    lease_until_ns = self._node.renew(session)
+                opened = store.transaction() if runs else store.claiming()
+                with self._node.renewing(opened, always=False) as session:
                     if runs:
                         settlement.write(session, now_ns)
                     if wants_claim:
                         node_id = self._node.id
                         claim = Claim(self._core, self._workload, self._memory, session, now_ns, node_id)
                         claim.make(heads, alone_due=self._alone_due)
-                self._node.lease_until_ns = lease_until_ns
         except BaseException:
             if claim is not None:
                 claim.abandon()
@@ -207,9 +206,10 @@ class Scheduler:
 
     def _after_service_ns(self) -> int:
         """Return when plugins may reconcile because a service is back; one may flicker."""
-        at_ns = max(self._core.clock.now_ns(), self._next_service_ns)
-        self._next_service_ns = at_ns + _BETWEEN_SERVICES_NS
-        return at_ns
+        now_ns = self._core.clock.monotonic_ns()
+        wait_ns = max(self._next_service_ns - now_ns, 0)
+        self._next_service_ns = now_ns + wait_ns + _BETWEEN_SERVICES_NS
+        return self._core.clock.now_ns() + wait_ns
 
     def report(self, finished: list[FinishedTask]) -> None:
         """Count tasks that ended, and have plugins told."""

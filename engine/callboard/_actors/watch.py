@@ -47,16 +47,24 @@ class Watch:
         self._offset_ns = self._clock_offset_ns()
         self._data_version: int | None = None
 
-    def clock(self) -> None:
-        """Shorten backoffs that a clock set back has left further away than their cap (rule 8)."""
+    def clock(self) -> bool:
+        """Keep due what was due before the clock was set back, and no backoff further away than its cap (rule 8).
+
+        Returns:
+            Whether the clock was set, either way, so that deadlines are to be looked at anew.
+        """
         offset_ns = self._clock_offset_ns()
         jumped_ns = self._offset_ns - offset_ns
         if jumped_ns > _JUMP_NS:
             logger.warning(
                 "the clock was set back by {:.0f} s; tasks in backoff are brought back", jumped_ns / 1e9
             )
-            self.shorten_backoffs()
+            store = self._core.store
+            with store.transaction() as session:
+                store.tasks.keep_due(session, self._core.clock.now_ns(), jumped_ns)
+                self.shorten_backoffs()  # in the same transaction
         self._offset_ns = offset_ns  # last: where the database refuses, the jump is still to be seen
+        return abs(jumped_ns) > _JUMP_NS
 
     def shorten_backoffs(self) -> None:
         """Bring tasks in backoff no further away than their cap."""

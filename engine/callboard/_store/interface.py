@@ -298,3 +298,7 @@ class NodeTable(Protocol):
     def bury(self, session: Session, node: NodeRow) -> bool:
         """Delete the row of a node that is gone; `False` when it has given a sign of life since it was read."""
         ...
+
+    def prune(self, session: Session, node_id: int, before_ns: int) -> list[NodeRow]:
+        """Delete the rows of other nodes that hold nothing and whose last heartbeat is older; return them."""
+        ...

@@ -36,10 +36,18 @@ class NodeLock:
         self._path = path
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
-            _lock(self._descriptor)
         except OSError as error:
             raise DatabaseUnavailableError(
                 f"cannot make {path} ({error.strerror}); make the database's folder writable"
+            ) from error
+        try:
+            _lock(self._descriptor)
+        except OSError as error:
+            self.drop()
+            if not isinstance(error, BlockingIOError):  # which says that it is another's
+                remove(path)
+            raise DatabaseUnavailableError(
+                f"cannot lock {path} ({error.strerror}); the database's folder must be on a file system with locks"
             ) from error
 
     def release(self) -> None:

@@ -21,6 +21,7 @@ _OTHERS = (
     " INDEXED BY callboard_task_running WHERE state = 'running' AND owner = callboard_node.id)"
     " FROM callboard_node WHERE id <> ?"
 )
+_SILENT = f"{_OTHERS} AND heartbeat_at_ns < ?"
 _HEARTBEAT = "SELECT heartbeat_at_ns FROM callboard_node WHERE id = ?"
 
 
@@ -72,6 +73,15 @@ class SqliteNodes:
         session.run(_REMOVE, (node.id,))
         node_lock.remove(self._lock_path(node.id))
         return True
+
+    def prune(self, session: Session, node_id: int, before_ns: int) -> list[NodeRow]:
+        """Delete the rows of other nodes that hold nothing and whose last heartbeat is older; return them."""
+        rows = [NodeRow._make(row) for row in session.rows(_SILENT, (node_id, before_ns))]
+        silent = [node for node in rows if not node.holds]
+        for node in silent:
+            session.run(_REMOVE, (node.id,))
+            node_lock.remove(self._lock_path(node.id))
+        return silent
 
     def forget(self) -> None:
         """Drop the locks of the parent process, as a forked child must."""

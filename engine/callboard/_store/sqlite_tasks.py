@@ -160,6 +160,27 @@ _SHORTEN_BACKOFF = (
     " WHERE last_error IS NOT NULL AND last_attempted_at_ns > ?1 AND state = 'pending'"
     " AND next_attempt_at_ns > ?1 + coalesce(max_backoff_ns, ?2)"
 )
+_SHORTEN_AFTER_CRASH = (
+    "UPDATE callboard_task INDEXED BY callboard_task_alone"
+    " SET next_attempt_at_ns = ?1 + coalesce(max_backoff_ns, ?2), last_attempted_at_ns = ?1"
+    f" WHERE {_ALONE} AND crashes > 0 AND last_attempted_at_ns > ?1"
+    " AND next_attempt_at_ns > ?1 + coalesce(max_backoff_ns, ?2)"
+)
+# Each arm has an index, so that a table of sleeping rows is not read for it.
+_KEEP_DUE = (
+    "UPDATE callboard_task SET next_attempt_at_ns = next_attempt_at_ns - ?2 WHERE id IN ("
+    + " UNION ALL ".join(
+        f"SELECT id FROM callboard_task INDEXED BY callboard_task_{index} WHERE {condition}"
+        " AND next_attempt_at_ns > ?1 AND next_attempt_at_ns <= ?1 + ?2"
+        for index, condition in (
+            ("due", _DUE),
+            ("alone", _ALONE),
+            ("parked", "parked = 1"),
+            ("running", "state = 'running'"),
+        )
+    )
+    + ")"
+)
 _DEAD_BY_ID = f"SELECT {', '.join(DeadTask._fields)} FROM callboard_dead_task WHERE id = ?"
 _FORGET_DEAD = "DELETE FROM callboard_dead_task WHERE id = ?"
 _PRUNE_DEAD = (
@@ -385,7 +406,12 @@ class SqliteTasks(TaskPolicy):
 
     def shorten_backoff(self, session: Session, now_ns: int, cap_ns: int) -> int:
         """Bring back rows whose backoff a clock that jumped back left further away than its cap (rule 8)."""
-        return session.run(_SHORTEN_BACKOFF, (now_ns, cap_ns))
+        failed = session.run(_SHORTEN_BACKOFF, (now_ns, cap_ns))
+        return failed + session.run(_SHORTEN_AFTER_CRASH, (now_ns, cap_ns))
+
+    def keep_due(self, session: Session, now_ns: int, set_back_ns: int) -> int:
+        """Have rows still due that were before the clock was set back by `set_back_ns`; return how many."""
+        return session.run(_KEEP_DUE, (now_ns, set_back_ns))
 
     def dead_by_id(self, session: Session, dead_id: int) -> DeadTask | None:
         """Return a dead row."""

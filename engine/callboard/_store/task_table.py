@@ -202,6 +202,14 @@ class TaskTable(Protocol):
         """
         ...
 
+    def keep_due(self, session: Session, now_ns: int, set_back_ns: int) -> int:
+        """Have rows still due that were before the clock was set back by `set_back_ns`; return how many.
+
+        Pending and running rows whose deadline is later than `now_ns`, but not later than the clock was, are as
+        much earlier as it was set back. Those that were not due yet stay.
+        """
+        ...
+
     def dead_by_id(self, session: Session, dead_id: int) -> DeadTask | None:
         """Return a dead row."""
         ...

@@ -22,6 +22,7 @@ from tests.engine.acting import (
     Plugin,
     Scripted,
     eventually,
+    logged,
     receipt,
     receipts,
     thread,
@@ -30,7 +31,7 @@ from tests.engine.acting import (
 from tests.engine.rows import path_of, payload, sql, write_by_hand
 from tests.engine.rules.serving_engine import AT_ONCE, EFFECT_TABLE
 
-from callboard import ConfigurationError, DeadReason, Engine, SystemClock
+from callboard import ConfigurationError, DeadReason, Engine, StoreError, SystemClock
 from callboard._actors.node import Node
 from callboard._clock import nanoseconds
 from callboard._store.sqlite import SqliteStore
@@ -443,6 +444,104 @@ def test_an_engine_that_knows_the_file_by_another_name_sees_the_same_nodes(
         assert holder.wait_idle(WAIT_S)
 
 
+# Nodes that hold nothing
+
+
+A_ROUND = timedelta(hours=7)
+
+
+def test_the_row_of_a_silent_node_that_holds_nothing_is_removed(
+    make_engine: MakeEngine, callboard_database: str, callboard_clock: FakeClock
+) -> None:
+    """Another machine's, of which no lock tells; not one that was heard of today, nor one that holds a task."""
+    with make_engine(Plugin(receipts(Scripted()))) as engine:
+        assert engine.wait_idle(WAIT_S)
+        day_ns = nanoseconds(timedelta(days=1))
+        for node_id, pid, age_ns in ((50, 1, day_ns), (51, 2, day_ns // 2), (52, 3, day_ns)):
+            sql(
+                callboard_database,
+                "INSERT INTO callboard_node VALUES (?, 'elsewhere', ?, '1', '', ?, 0, ?)",
+                *(node_id, pid, nanoseconds(timedelta(days=9)), callboard_clock.now_ns() - age_ns),
+            )
+        write_by_hand(callboard_database, RECEIPT, payload(receipt("held")), state="running", owner=52)
+
+        callboard_clock.advance(A_ROUND)
+        eventually(lambda: 50 not in node_ids(callboard_database))
+
+        own = engine._core.running
+        assert own is not None
+        assert node_ids(callboard_database) == [own.node.id, 51, 52]
+        # However idle it is, it has given a sign of life itself.
+        assert heartbeat(callboard_database) == callboard_clock.now_ns()
+
+
+def node_ids(url: str) -> list[int]:
+    return [node_id for (node_id,) in sql(url, "SELECT id FROM callboard_node ORDER BY id")]
+
+
+def test_a_node_whose_row_was_removed_while_it_was_idle_joins_anew(
+    make_engine: MakeEngine, callboard_database: str, callboard_clock: FakeClock
+) -> None:
+    handler = Scripted()
+    with logged("WARNING") as warnings, make_engine(Plugin(receipts(handler))) as engine:
+        assert engine.wait_idle(WAIT_S)
+        [before] = node_ids(callboard_database)
+        sql(callboard_database, "DELETE FROM callboard_node")
+        callboard_clock.advance(LONG)
+
+        engine.enqueue(receipt("read"))
+        assert engine.wait_idle(WAIT_S)
+
+        assert handler.played == ["read"]
+        [after] = node_ids(callboard_database)
+        assert after > before
+        assert [file.rpartition("-")[2] for file in lock_files(callboard_database)] == [str(after)]
+    assert warnings == []
+    assert lock_files(callboard_database) == []
+
+
+REFUSE = (
+    "CREATE TRIGGER refuse BEFORE UPDATE OF state ON callboard_task WHEN NEW.state {}"
+    " BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+)
+
+
+def test_a_number_that_was_rolled_back_is_free_for_another_node(
+    make_engine: MakeEngine, callboard_database: str, callboard_clock: FakeClock
+) -> None:
+    """A node that joins anew together with a claim does not keep the number, and its lock, if that fails."""
+    handler = Scripted()
+    engine = make_engine(Plugin(receipts(handler)))
+    engine.start()
+    assert engine.wait_idle(WAIT_S)
+    sql(callboard_database, "DELETE FROM callboard_node")
+    sql(callboard_database, REFUSE.format("= 'running'"))
+    callboard_clock.advance(LONG)
+    engine.enqueue(receipt("read"))
+    eventually(lambda: engine.health().database_error)
+
+    with make_engine():
+        sql(callboard_database, "DROP TRIGGER refuse")
+        assert engine.wait_idle(WAIT_S)
+        numbers = node_ids(callboard_database)
+        assert len(numbers) == 2
+        assert sorted(int(file.rpartition("-")[2]) for file in lock_files(callboard_database)) == numbers
+    engine.stop()
+    assert handler.played == ["read"]
+    assert (node_ids(callboard_database), lock_files(callboard_database)) == ([], [])
+
+
+def test_a_start_that_fails_leaves_no_row_and_no_lock(make_engine: MakeEngine, callboard_database: str) -> None:
+    make_engine().migrate()
+    write_by_hand(callboard_database, RECEIPT, payload(receipt("orphan")), state="running", owner=99)
+    sql(callboard_database, REFUSE.format("= 'pending'"))
+
+    with pytest.raises(StoreError, match="full"):
+        make_engine(Plugin(receipts(Scripted()))).start()
+
+    assert (node_ids(callboard_database), lock_files(callboard_database)) == ([], [])
+
+
 # Tasks that take their process down
 
 
@@ -633,6 +732,25 @@ def test_a_lease_that_cannot_work_is_refused(lease: timedelta, make_engine: Make
 def test_a_lease_that_is_no_timedelta_is_refused(lease: Any, make_engine: MakeEngine) -> None:
     with pytest.raises(ConfigurationError, match="lease"):
         make_engine(lease=lease)
+
+
+@pytest.mark.parametrize("heartbeat", [timedelta(0), timedelta(seconds=-1), timedelta(seconds=5.1), 2, "1 s"])
+def test_a_lease_has_room_for_two_heartbeats(heartbeat: Any, make_engine: MakeEngine) -> None:
+    with pytest.raises(ConfigurationError, match=r"heartbeat must be .* at least twice into the lease of 0:00:10"):
+        make_engine(lease=timedelta(seconds=10), heartbeat=heartbeat)
+
+
+def test_a_heartbeat_comes_as_often_as_asked(make_engine: MakeEngine, callboard_database: str) -> None:
+    handler = Blocking()
+    often = timedelta(milliseconds=20)
+    engine = make_engine(Plugin(receipts(handler)), lease=timedelta(hours=1), heartbeat=often, clock=SystemClock())
+    engine.start()
+    engine.enqueue(receipt("running"))
+    handler.wait_begun("running")
+    first = heartbeat(callboard_database)
+    eventually(lambda: heartbeat(callboard_database) > first)
+    handler.let_go()
+    assert engine.wait_idle(WAIT_S)
 
 
 @pytest.mark.parametrize("max_crashes", [0, -1, True, 2.5, None])
