@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LOOK_NS = 10**9
+"""How long the tables are taken for what they were: a newer engine may migrate them at any time."""
+
 UNSTARTED, RUNNING, STOPPING, STOPPED = "unstarted", "running", "stopping", "stopped"
 
 
@@ -69,6 +72,7 @@ class Core:
         self.lock = threading.RLock()
         self._loaded = False
         self._prepared = False
+        self._prepared_ns = 0
 
     def load_plugins(self) -> None:
         """Load the plugins once.
@@ -88,7 +92,9 @@ class Core:
         self.check_usable()
         with self.lock:
             done = self.store.prepare(self.clock.now_ns())
-            self._prepared = not self.store.in_transaction()  # which may yet be rolled back
+            # A transaction may yet be rolled back, and the tables with it.
+            self._prepared = self._prepared or not self.store.in_transaction()
+            self._prepared_ns = self.clock.monotonic_ns()
             return done
 
     def check_usable(self) -> None:
@@ -101,11 +107,15 @@ class Core:
             raise EngineStateError("this engine has been stopped; make a new Engine")
 
     def ready(self, *, connects: bool = True) -> None:
-        """Do on first use what every call needs: load the plugins and, if it `connects`, migrate."""
+        """Do what every call needs: load the plugins and, if it `connects`, migrate; look again each second.
+
+        Raises:
+            SchemaError: a newer engine has migrated the tables and says that this one cannot use them.
+        """
         self.check_usable()
         if not self._loaded:
             self.load_plugins()
-        if connects and not self._prepared:
+        if connects and not (self._prepared and self.clock.monotonic_ns() - self._prepared_ns < _LOOK_NS):
             self.migrate()
 
     @contextmanager

@@ -151,13 +151,14 @@ class Store(Protocol):
         ...
 
     def data_version(self) -> int:
-        """Return a number that changes when another connection commits, and only then; read no table for it.
+        """Return a number that changes when another connection commits, and only then; read no table if none has.
 
         It is called by one thread, inside its `thread()`.
 
         Raises:
             StoreError: the database cannot be used any more. This is the regular look at it, so an idle engine
                 learns here what no statement of its would tell; `thread()` says the same until it is over.
+            SchemaError: a newer engine has migrated the tables and says that this one cannot use them.
         """
         ...
 

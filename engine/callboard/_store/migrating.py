@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
+from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
@@ -24,7 +25,8 @@ _TABLE = (
     " PRIMARY KEY (name, number))"
 )
 _EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'callboard_migration'"
-_NEWEST = "SELECT number, compatible_with FROM callboard_migration WHERE name = ? ORDER BY number DESC LIMIT 1"
+# An engine must be able to work with every migration it does not know, not only with the latest.
+_NEWEST = "SELECT max(number), max(compatible_with) FROM callboard_migration WHERE name = ? HAVING count(*) > 0"
 _RECORD = (
     "INSERT INTO callboard_migration (name, number, title, compatible_with, applied_at_ns) VALUES (?, ?, ?, ?, ?)"
 )
@@ -39,6 +41,7 @@ class Migration(NamedTuple):
     sql: str
 
 
+@cache
 def shipped() -> list[Migration]:
     """Return this build's migrations in order."""
     folder = resources.files("callboard._store").joinpath("migrations")
@@ -65,18 +68,25 @@ def pending(session: Session, where: str) -> list[Migration]:
     Raises:
         SchemaError: a newer engine wrote the tables and says that this one cannot use them.
     """
-    migrations = shipped()
-    newest = session.rows(_NEWEST, (ENGINE,)) if session.rows(_EXISTS) else []
-    if not newest:
-        return migrations
-    number, compatible_with = newest[0]
-    own = migrations[-1].number
-    if number > own and compatible_with > own:
-        raise SchemaError(
-            f"{where} was written by a newer Callboard (tables {number}, this build knows {own}); upgrade with"
-            " `pip install -U callboard`, or use another database"
-        )
-    return [migration for migration in migrations if migration.number > number]
+    newest = check(session, where)
+    return [migration for migration in shipped() if migration.number > newest]
+
+
+def check(session: Session, where: str) -> int:
+    """Return the number of the latest migration of the tables, 0 without one.
+
+    Raises:
+        SchemaError: a newer engine wrote the tables and says that this one cannot use them.
+    """
+    own = shipped()[-1].number
+    for number, compatible_with in session.rows(_NEWEST, (ENGINE,)) if session.rows(_EXISTS) else []:
+        if number > own and compatible_with > own:
+            raise SchemaError(
+                f"{where} was written by a newer Callboard (tables {number}, this build knows {own}); upgrade"
+                " with `pip install -U callboard`, or use another database"
+            )
+        return int(number)
+    return 0
 
 
 def apply(session: Session, migrations: list[Migration], now_ns: int) -> None:

@@ -73,6 +73,7 @@ class SqliteStore:
         self.where = f"database {self.path}"
         self.nodes = SqliteNodes(self.path)
         self._file = OpenedFile(self.path, self.where)
+        self._checked_version: int | None = None
         self._use(database)
 
     def _use(self, database: peewee.SqliteDatabase) -> None:
@@ -126,6 +127,12 @@ class SqliteStore:
         """Keep the calling thread's connection open, for a thread of the engine's own."""
         self._file.check_writable()
         with connected(self.database, self.where):
+            self._checked_version = None  # it is a connection's own
+            try:
+                self.data_version()
+            except BaseException:
+                self.drop_connection()  # or a pool would hand the same broken one out again
+                raise
             yield
 
     def drop_connection(self) -> None:
@@ -209,10 +216,14 @@ class SqliteStore:
         Raises:
             DatabaseGoneError: it was removed or replaced.
             DatabaseUnavailableError: it is read-only.
+            SchemaError: a newer engine has migrated the tables and says that this one cannot use them.
         """
         self._file.check_writable()
         with self.reading() as session:
             version: int = session.rows("PRAGMA data_version")[0][0]
+            if version != self._checked_version:
+                migrating.check(session, self.where)
+                self._checked_version = version
             return version
 
     def take_turn(self, session: Session, name: str, now_ns: int, interval_ns: int) -> bool:
