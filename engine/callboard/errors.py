@@ -67,7 +67,10 @@ class StoreError(CallboardError):
 
 
 class DatabaseUnavailableError(StoreError):
-    """Say that the database cannot be reached or written just now: locked, full, read-only or gone."""
+    """Say that the database cannot be reached or written just now: locked, full, read-only or gone.
+
+    A handler that lets it pass through is run again with backoff, without the run counting as an attempt.
+    """
 
 
 class DatabaseGoneError(DatabaseUnavailableError):

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tests.engine.faults.disks import mount, unmount
 
 import callboard
 
@@ -30,3 +31,13 @@ def unprivileged() -> Iterator[Path]:
     finally:
         if is_root:
             os.seteuid(0)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder on a disk of two megabytes of its own."""
+    folder = tmp_path / "disk"
+    if not mount(folder, "2m"):
+        pytest.skip("this user may not mount a disk")
+    yield folder
+    unmount(folder)

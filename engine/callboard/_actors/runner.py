@@ -15,7 +15,7 @@ from callboard._actors.node import Node
 from callboard._context import TaskContext
 from callboard._outcome import Defer, Discard, Done, Failure, Outcome, RescheduleAt
 from callboard._run import Run
-from callboard.errors import ServiceUnavailable, StaleRunError
+from callboard.errors import DatabaseUnavailableError, ServiceUnavailable, StaleRunError
 
 if TYPE_CHECKING:
     from callboard._core import Core
@@ -24,6 +24,9 @@ MAX_ERROR_CHARS = 8_000
 """How much is kept in `last_error`: half for where it happened, half for the exception and its message."""
 
 _DONE = Done()
+
+_UNCOUNTED = (ServiceUnavailable, DatabaseUnavailableError, StaleRunError)
+"""What a handler raises through no fault of the task (rules 8, 11 and 10)."""
 
 
 class Runner:
@@ -147,4 +150,4 @@ def _failure(error: BaseException, *, cancelled: bool = False) -> Failure:
         half = MAX_ERROR_CHARS // 2
         text = f"…{text.removesuffix(what)[-half:]}{what[:half]}"
     text = text.encode(errors="backslashreplace").decode()  # a message may hold what no database takes
-    return Failure(text, counted=not isinstance(error, (ServiceUnavailable, StaleRunError)))
+    return Failure(text, counted=not isinstance(error, _UNCOUNTED))

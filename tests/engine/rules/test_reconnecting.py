@@ -1,6 +1,7 @@
 """Rule 11: while the database is away the engine waits, fails nothing, and goes on when it is back."""
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -21,8 +22,9 @@ from tests.engine.acting import (
     receipt,
     receipts,
 )
+from tests.engine.messages import SendReceipt
 
-from callboard import DatabaseUnavailableError, TaskState
+from callboard import DatabaseUnavailableError, RetryPolicy, TaskContext, TaskState
 from callboard._actors import mailbox
 from callboard._actors.alarm import Alarm
 from callboard._actors.outbox import FLUSH_WITHIN_S
@@ -170,6 +172,42 @@ def test_rule_11_a_claim_that_cannot_be_written_is_not_run(
 
     assert (engine.tasks(), handler.played) == (before, [])
     assert engine.run_due() == 1
+
+
+@pytest.mark.parametrize("use", ["complete", "enqueue"])
+def test_rule_11_a_handler_that_finds_the_database_away_has_not_failed(
+    make_engine: MakeEngine, impatient: peewee.SqliteDatabase, path: str, callboard_clock: FakeClock, use: str
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    refusals: list[DatabaseUnavailableError] = []
+
+    def send(message: SendReceipt, ctx: TaskContext) -> None:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        try:
+            if use == "complete":
+                with ctx.complete():
+                    pass
+            else:
+                engine.enqueue(receipt("another"), not_before=HOUR)
+        except DatabaseUnavailableError as error:
+            refusals.append(error)
+            raise
+
+    engine = make_engine(Plugin(receipts(send, retry=RetryPolicy(max_attempts=1))), database=impatient)
+    engine.start()
+    engine.enqueue(receipt("hello"))
+    assert begun.wait(WAIT_S)
+    with locked(path):
+        go_on.set()
+        eventually(lambda: refusals)
+    assert engine.wait_idle(WAIT_S)
+
+    assert [(task.attempts, task.outages) for task in engine.tasks()] == [(0, 1)]
+    callboard_clock.advance(timedelta(seconds=2))
+    assert engine.wait_idle(WAIT_S)
+    assert engine.health().counters["done"] == 1
+    assert engine.dead_tasks() == []
 
 
 class BreakableConnection(sqlite3.Connection):

@@ -6,14 +6,16 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.wrappers_pb2 import StringValue
+from google.protobuf.wrappers_pb2 import Int64Value, StringValue
+from tests.engine.faults.disks import fill
 from tests.engine.test_cli.processes import PLUGIN, lines_until, tasks
 
-from callboard import Engine, SystemClock
+from callboard import DatabaseUnavailableError, Engine, SystemClock
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -132,6 +134,33 @@ def test_a_file_that_is_locked_is_waited_for(
             " another connection",
         )
         rival.execute("ROLLBACK")
+    lines_until(process, "the database answers again\n")
+    process.terminate()
+    process.communicate()
+
+    assert process.returncode == 0
+    assert tasks(script, str(path)) == []
+
+
+def test_a_disk_that_is_full_is_waited_for(
+    script: Any, install: Callable[..., None], make_engine: Callable[..., Engine], small_disk: Path
+) -> None:
+    install("acme", PLUGIN, callboard="acme = acme")
+    path, fifo = small_disk / "callboard.db", small_disk / "fifo"
+    os.mkfifo(fifo)
+    engine = make_engine(database=f"sqlite:///{path}", clock=SystemClock())
+    engine.enqueue(StringValue(value=str(fifo)), allow_unknown=True)
+    process = script.start("run", str(path))
+    lines_until(process, "Ctrl-C stops\n", "handler started\n")
+
+    filler = fill(small_disk)
+    with pytest.raises(DatabaseUnavailableError, match="no room to grow"):
+        for number in range(1_000):
+            engine.enqueue(Int64Value(value=number), allow_unknown=True, not_before=timedelta(days=1))
+    fifo.write_text("")
+    says = f"until the database answers: database {path} has no room to grow; free some disk space"
+    lines_until(process, f"ERROR   no task is claimed or finished {says}")
+    filler.unlink()
     lines_until(process, "the database answers again\n")
     process.terminate()
     process.communicate()
