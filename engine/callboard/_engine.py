@@ -517,7 +517,9 @@ class Engine:
             missing_services={kind: [each.__name__ for each in types] for kind, types in missing.items() if types},
             running=0 if runtime is None else len(runtime.workload.runs),
             overdue=[] if runtime is None else runtime.scheduler.watch.overdue(),
+            overdue_hooks=[] if runtime is None else runtime.hooks.overdue(),
             counters={} if runtime is None else dict(runtime.scheduler.counters),
+            untold=0 if runtime is None else runtime.hooks.untold,
             threads=0 if runtime is None else runtime.pool.size(),
             actors=0 if runtime is None else runtime.router.live(),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from callboard._actors.hooks import OverdueHook
 from callboard._actors.watch import OverdueRun
 from callboard._plugins import PluginHealth
 
@@ -21,7 +22,9 @@ class Health:
         missing_services: for each kind left to other nodes, the services that the host did not give.
         running: tasks claimed and not yet written back.
         overdue: handlers over their timeout, with the stack of blocking ones.
+        overdue_hooks: hooks of plugins that have not returned for five minutes, with their stacks.
         counters: tasks `done`, `dead`, `failed` and `stale` since the start.
+        untold: ended tasks that a plugin was not told of, because its `callboard_tasks_finished` is too slow.
         threads: threads of the pool.
         actors: live group actors.
     """
@@ -34,6 +37,8 @@ class Health:
     missing_services: dict[str, list[str]] = field(default_factory=dict)
     running: int = 0
     overdue: list[OverdueRun] = field(default_factory=list)
+    overdue_hooks: list[OverdueHook] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
+    untold: int = 0
     threads: int = 0
     actors: int = 0

@@ -28,6 +28,7 @@ class Run:
         started_ns: when the handler was called, on the monotonic clock; 0 before.
         thread_id: the thread that runs a blocking handler.
         result: what the handler returned or raised, once it did.
+        delivered: whether it has been handed in; once is all that the scheduler can count.
         buffered: tasks to enqueue together with the outcome.
         committed: what `ctx.complete` already wrote.
         completed: the outcome that it was given.
@@ -42,6 +43,7 @@ class Run:
         "cancelled",
         "committed",
         "completed",
+        "delivered",
         "group",
         "kind",
         "message",
@@ -61,6 +63,7 @@ class Run:
         self.started_ns = 0
         self.thread_id: int | None = None
         self.result: Outcome | Failure | Unsettled | None = None
+        self.delivered = False
         self.buffered: list[NewTask] = []
         self.committed: Transition | None = None
         self.completed: Outcome | None = None

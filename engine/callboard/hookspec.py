@@ -76,7 +76,8 @@ def callboard_group_event(tx: Transaction, event: GroupEvent) -> None:
 def callboard_event(engine: Engine, event: Event) -> None:
     """React to an event that the host published with `Engine.publish`.
 
-    Called on a thread of the engine's pool, one event at a time for each engine.
+    Called on a thread of the engine's pool, one event at a time for each engine and plugin. 1,000 may wait for a
+    plugin; more are dropped, and every plugin reconciles instead.
     """
 
 
@@ -84,5 +85,7 @@ def callboard_event(engine: Engine, event: Event) -> None:
 def callboard_tasks_finished(engine: Engine, finished: Sequence[FinishedTask]) -> None:
     """Observe tasks that ended, in batches, after the commit that ended them.
 
-    Called on a thread of the engine's pool. A crash between the commit and this call loses it.
+    Called on a thread of the engine's pool, never beside the plugin's `callboard_event`. All that ended since the
+    call before is one batch. No work should hang on it: a crash between the commit and this call loses it, and a
+    plugin for which 10,000 ended tasks wait is not told of more; they are counted (`Engine.health().untold`).
     """

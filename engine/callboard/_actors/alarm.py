@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from callboard._actors.enduring import endure
 from callboard._clock import NEVER_NS, Clock
 
 
@@ -25,7 +26,7 @@ class Alarm:
         self._deadline_ns = NEVER_NS
         self._soon_s = float("inf")
         self._stopped = False
-        self._thread = threading.Thread(target=self._sleep, name="callboard-alarm", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="callboard-alarm", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -63,6 +64,9 @@ class Alarm:
     def _look_again(self) -> None:
         with self._changed:
             self._changed.notify()
+
+    def _work(self) -> None:
+        endure("the alarm", self._sleep)
 
     def _sleep(self) -> None:
         regular_s = time.monotonic() + self._interval_s

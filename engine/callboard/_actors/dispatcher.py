@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from callboard._actors.enduring import endure
+
 Call = Callable[[], None]
 
 _LOOK_S = 0.002  # how long work may wait before the pool considers another thread
@@ -29,12 +31,42 @@ class Dispatcher(Protocol):
         ...
 
 
+class _Calls:
+    """A queue that loses nothing when an exception is thrown into the thread that waits for it.
+
+    Such an exception shows as `get` returns, and what that had got would be gone.
+    """
+
+    def __init__(self) -> None:
+        self._calls: deque[Call | None] = deque()
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def put(self, call: Call | None) -> None:
+        self._calls.append(call)
+        self._tokens.put(None)
+
+    def take(self, timeout_s: float | None = None) -> Call | None:
+        while True:
+            try:
+                self._tokens.get(timeout=timeout_s)
+            except queue.Empty:
+                raise
+            except BaseException:
+                self._tokens.put(None)  # the call is still there, so one token too many does no harm
+                raise
+            with suppress(IndexError):
+                return self._calls.popleft()
+
+    def empty(self) -> bool:
+        return not self._calls
+
+
 class OneThread:
     """A thread of its own for one actor: whatever else is busy, its calls are next."""
 
     def __init__(self, name: str) -> None:
         """Start the thread."""
-        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._calls = _Calls()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def submit(self, call: Call) -> None:
@@ -46,7 +78,10 @@ class OneThread:
         self._calls.put(None)
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
+        endure("the scheduler's thread", self._serve)
+
+    def _serve(self) -> None:
+        while (call := self._calls.take()) is not None:
             call()
 
 
@@ -80,7 +115,7 @@ class ThreadPool:
         """Start the first thread; `workers` is the most there will ever be."""
         self._workers = workers
         self._name = name
-        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._calls = _Calls()
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
@@ -124,26 +159,34 @@ class ThreadPool:
             raise
 
     def _work(self) -> None:
-        take = self._calls.get
+        try:
+            endure("a thread of the pool", self._serve)
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _serve(self) -> None:
         while True:
             with self._lock:
                 self._idle += 1
             try:
-                call = take(timeout=_IDLE_S)
+                call = self._calls.take(_IDLE_S)
             except queue.Empty:
                 call = None if len(self._threads) > 1 else _nothing
-            with self._lock:
-                self._idle -= 1
-                self._taken += 1
+            finally:
+                with self._lock:
+                    self._idle -= 1
+                    self._taken += 1
             if not self._calls.empty() and not self._pressure.is_set():
                 self._pressure.set()  # it was put while this thread still counted as idle
             if call is None:
-                break
+                return
             call()
-        with self._lock:
-            self._threads.discard(threading.current_thread())
 
     def _watch(self) -> None:
+        endure("the pool's watch", self._add_threads)
+
+    def _add_threads(self) -> None:
         """Add threads while calls wait; asleep while none does."""
         while not self._closed:
             self._pressure.wait()

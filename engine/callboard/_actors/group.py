@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import Any
+
+from pykka import ActorDeadError
 
 from callboard._actors.dispatcher import Dispatcher
 from callboard._actors.pooled import PooledActor
@@ -53,18 +56,47 @@ class GroupActor(PooledActor):
         """Run tasks with `runner`."""
         super().__init__(dispatcher)
         self._runner = runner
+        self._held = False
         self._waiting: deque[Run] | None = None
 
     def on_receive(self, message: Any) -> None:
         """Take a run, or go on after a coroutine has ended."""
-        if message is _GO_ON:
-            waiting, self._waiting = self._waiting, None
-            while waiting:
-                self.on_receive(waiting.popleft())
-        elif self._waiting is not None:
-            self._waiting.append(message)
-        elif not self._runner.run(message, self._go_on):
-            self._waiting = deque()
+        if message is not _GO_ON:
+            if not self._held:
+                self._run(message)
+            elif self._waiting is None:
+                self._waiting = deque([message])
+            else:
+                self._waiting.append(message)
+            return
+        self._held = False
+        while self._waiting and not self._held:
+            self._run(self._waiting.popleft())
+        if not self._waiting:
+            self._waiting = None
+
+    def on_error(self, message: Any, error: BaseException) -> None:
+        """Fail the run in hand, so that it is tried again and its group does not stay occupied."""
+        super().on_error(message, error)
+        if message is not _GO_ON:
+            self._runner.fail(message, error)
+            return
+        self._held = False
+        waiting, self._waiting = self._waiting or (), None
+        for run in waiting:
+            self._runner.fail(run, error)
+
+    def on_lost(self, message: Any) -> None:
+        """Fail a run that reached this actor after its end."""
+        if message is not _GO_ON:
+            self._runner.fail(message, ActorDeadError("the group's actor was stopped"))
+
+    def _stop(self) -> None:
+        """Stay: a group's actor changes hands but has no end, and what waits in it must be run."""
+
+    def _run(self, run: Run) -> None:
+        self._held = not self._runner.run(run, self._go_on)
 
     def _go_on(self) -> None:
-        self.actor_ref.tell(_GO_ON)
+        with suppress(ActorDeadError):
+            self.actor_ref.tell(_GO_ON)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from callboard._actors.enduring import endure
+
 _GRACE_S = 1.0
 """How long `close` waits for cancelled coroutines. One that goes on all the same is left to its daemon thread."""
 
@@ -20,6 +22,7 @@ class HandlerLoop:
         self._loop = loop
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._closing = False
 
     def submit(
         self, coroutine: Coroutine[Any, Any, Any], ended: Callable[[asyncio.Task[Any]], None]
@@ -56,6 +59,7 @@ class HandlerLoop:
         with self._lock:
             thread, loop = self._thread, self._loop
             self._thread = None
+            self._closing = True
         if thread is not None and loop is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(_GRACE_S)
@@ -64,8 +68,13 @@ class HandlerLoop:
         loop = self._loop
         assert loop is not None
         asyncio.set_event_loop(loop)
+
+        def run() -> None:
+            while not self._closing:  # whoever else stops the loop, or makes it raise, has others' handlers on it
+                loop.run_forever()
+
         try:
-            loop.run_forever()
+            endure("the loop of coroutine handlers", run)
         finally:
             left = asyncio.all_tasks(loop)
             for task in left:

@@ -87,6 +87,7 @@ class SchedulerActor(PooledActor):
         self._resources = ExitStack()
         self._connected = False
         self._woken = False
+        self._quitting = False
         self._when_idle: list[Future[None]] = []
         self._when_drained: list[Future[None]] = []
         self._failures = 0
@@ -156,6 +157,7 @@ class SchedulerActor(PooledActor):
         if clock_was_set:
             self._hooks.bring_back()
         watch.handlers()
+        self._hooks.watch()
         self._rounds.make()
         others_wrote = watch.others_wrote()
         if others_wrote:
@@ -229,8 +231,22 @@ class SchedulerActor(PooledActor):
         self.store_error, self.stuck = None, False
         self._hooks.want_reconcile("reconnect")
 
+    def on_error(self, message: Any, error: BaseException) -> None:
+        """Go on even where the handling of an error raised."""
+        super().on_error(message, error)
+        self._connected = False
+        self._alarm.within(_FIRST_WAIT_NS / 1e9)
+
     def _end(self) -> None:
-        self._alarm.stop()
-        self._resources.close()
-        self._stop()
-        self.ended.set_result(None)
+        self._quitting = True
+        try:
+            self._alarm.stop()
+            self._resources.close()
+        finally:
+            self._stop()
+            self.ended.set_result(None)
+
+    def _stop(self) -> None:
+        """Stop after `Quit` only: the engine cannot do without."""
+        if self._quitting:
+            super()._stop()

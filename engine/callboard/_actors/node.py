@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from loguru import logger
 
+from callboard._actors.enduring import endure
 from callboard._actors.workload import Workload
 from callboard._task import FinishedTask
 from callboard.errors import StoreError
@@ -180,7 +181,7 @@ class Heartbeat:
         self._node = node
         self._interval_s = interval_ns / 1e9
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="callboard-heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="callboard-heartbeat", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -190,6 +191,9 @@ class Heartbeat:
         """End the thread."""
         self._stopped.set()
         self._thread.join()
+
+    def _work(self) -> None:
+        endure("the heartbeat", self._beat)
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._interval_s):

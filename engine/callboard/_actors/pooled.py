@@ -2,8 +2,8 @@
 
 They use the methods that Pykka's `Actor` leaves to implementors of new actor types. Facts of Pykka 4 that
 shape this file: an inbox whose `get` raises leaves the actor's loop cleanly, because that call sits outside
-its `try`; the loop stops the whole process's actors on a `BaseException`, so `on_receive` of a subclass lets
-none out; the process-wide registry is a list, which makes leaving it linear, and `ActorRegistry.stop_all()`
+its `try`; the loop ends the actor on an exception, and the whole process's actors on a `BaseException`, so none
+gets there; the process-wide registry is a list, which makes leaving it linear, and `ActorRegistry.stop_all()`
 of a host reaches everything in it, so these actors never enter it.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pykka
 
 from callboard._actors.dispatcher import Dispatcher
+from callboard._actors.enduring import log_defect
 
 if TYPE_CHECKING:
     from pykka._envelope import Envelope
@@ -85,7 +86,7 @@ class _PooledInbox:
 
 
 class PooledActor(pykka.Actor):
-    """An actor on `dispatcher`. Subclasses implement `on_receive` and let no exception out of it."""
+    """An actor on `dispatcher`, which no exception ends. Subclasses implement `on_receive`."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         """Run on `dispatcher`, once started; messages that come before that wait."""
@@ -116,8 +117,36 @@ class PooledActor(pykka.Actor):
         try:
             self._actor_loop_running()
         except _RanDryError:
+            pass
+        finally:
+            if self.actor_stopped.is_set():
+                self._actor_loop_teardown()
             if inbox.end_slice():
                 self.dispatcher.submit(self._run_slice)
-        else:
-            inbox.begin_slice(sys.maxsize)
-            self._actor_loop_teardown()
+
+    def _handle_receive(self, message: Any) -> Any:
+        try:
+            return super()._handle_receive(message)
+        except BaseException as error:  # Pykka would end this actor, or every actor of the process
+            self.on_error(message, error)
+
+    def _actor_loop_teardown(self) -> None:
+        inbox: Any = self.actor_inbox
+        inbox.begin_slice(sys.maxsize)
+        asked = []
+        while not inbox.empty():
+            envelope = inbox.get()
+            if envelope.reply_to is None:
+                self.on_lost(envelope.message)
+            else:
+                asked.append(envelope)
+        for envelope in asked:
+            inbox.put(envelope)
+        super()._actor_loop_teardown()
+
+    def on_error(self, message: Any, error: BaseException) -> None:
+        """See to a message whose handling raised; the actor goes on with the next one."""
+        log_defect(type(self).__name__, error)
+
+    def on_lost(self, message: Any) -> None:
+        """See to a message that came too late for an actor which was stopped."""

@@ -14,7 +14,7 @@ from callboard._actors.loops import HandlerLoop
 from callboard._actors.node import Node
 from callboard._context import TaskContext
 from callboard._outcome import Defer, Discard, Done, Failure, Outcome, RescheduleAt
-from callboard._run import Run
+from callboard._run import Run, Unsettled
 from callboard.errors import DatabaseUnavailableError, ServiceUnavailable, StaleRunError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Runner:
         """
         self._core = core
         self._node = node
-        self._deliver = deliver
+        self._hand_in = deliver
         self._loop = loop
         self._interruptible = interruptible
         self.stopping = False
@@ -55,6 +55,21 @@ class Runner:
 
     def run(self, run: Run, then: Callable[[], None] | None = None) -> bool:
         """Run a task; return whether it has ended, else `then` is called when it does."""
+        try:
+            return self._run(run, then)
+        except BaseException as error:  # not the handler's: a bug of ours, or thrown into this thread
+            self.fail(run, error)
+            return True
+
+    def fail(self, run: Run, error: BaseException) -> None:
+        """End a run that something else than its handler has failed; does nothing if it has ended."""
+        if run.delivered:
+            return
+        if run.result is None:
+            run.result = self._interrupted() if self._is_users(error) else _failure(error)
+        self._deliver(run)
+
+    def _run(self, run: Run, then: Callable[[], None] | None) -> bool:
         # Begun before the flag is read: whoever sets the flag and then finds a run not begun knows that it
         # never will be.
         run.started_ns = self._core.clock.monotonic_ns()
@@ -70,15 +85,15 @@ class Runner:
         try:
             run.result = _outcome(run.kind.handler(run.message, TaskContext(self._core, run)))
         except BaseException as error:
-            if self._is_users(error):
-                # Not raised from here: Pykka would stop every actor of the process.
-                self.interrupt = KeyboardInterrupt()
-                self.stopping = True
-                run.result = "handed back"
-            else:
-                run.result = _failure(error)
+            run.result = self._interrupted() if self._is_users(error) else _failure(error)
         self._end(run)
         return True
+
+    def _interrupted(self) -> Unsettled:
+        """Note that the user wants to stop, for `run_due` to raise: in here the actor would swallow it."""
+        self.interrupt = KeyboardInterrupt()
+        self.stopping = True
+        return "handed back"
 
     def _start_coroutine(self, run: Run, then: Callable[[], None] | None) -> bool:
         coroutine = self._await(run)
@@ -113,6 +128,8 @@ class Runner:
         self._end(run)
 
     def _end(self, run: Run) -> None:
+        if run.delivered:
+            return
         if run.committed is not None and isinstance(run.result, Failure):
             logger.warning(
                 "task {} ({}) raised after ctx.complete had committed; its outcome stands: {}",
@@ -121,6 +138,10 @@ class Runner:
                 run.result.error,
             )
         self._deliver(run)
+
+    def _deliver(self, run: Run) -> None:
+        run.delivered = True
+        self._hand_in(run)
 
     def _is_users(self, error: BaseException) -> bool:
         on_main = threading.current_thread() is threading.main_thread()

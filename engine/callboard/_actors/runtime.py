@@ -213,6 +213,7 @@ class InlineRuntime(_Parts):
             self.heartbeat.start()
             if reconcile:
                 self.hooks.want_reconcile("start")
+                self.rounds.make_at_start()
             while True:
                 self._woken.clear()
                 again = self.scheduler.step()

@@ -95,6 +95,7 @@ class Scheduler:
         else:
             heads = self._read(now_ns)
         runs, self._unsettled = self._unsettled, []
+        alone = self._workload.alone
         for run in runs:
             self._workload.remove(run)
         settlement = Settlement(self._core, runs)
@@ -118,6 +119,7 @@ class Scheduler:
                 claim.abandon()
             for run in runs:
                 self._workload.add(run)
+            self._workload.alone = alone
             self._unsettled = runs
             raise
         self._account(runs, settlement)
@@ -134,9 +136,13 @@ class Scheduler:
         return again and not self.stopping
 
     def hand_back_unstarted(self) -> None:
-        """Make claimed rows pending again whose handlers have not begun, once nothing starts any more."""
-        unstarted = [run for run in self._workload.runs.values() if run.started_ns == 0]
-        if not unstarted and not self._workload.backlogged:
+        """Make claimed rows pending again whose handlers have not begun, once nothing starts any more.
+
+        Those that go on running keep their rows, marked: the end of this process tells nothing against them.
+        """
+        runs = self._workload.runs
+        unstarted = [run for run in runs.values() if run.started_ns == 0]
+        if not runs and not self._workload.backlogged:
             return
         for run in unstarted:
             run.cancelled, run.result = True, "handed back"
@@ -144,6 +150,9 @@ class Scheduler:
         with self._core.store.transaction() as session:
             settlement.write(session, self._core.clock.now_ns())
             self._core.store.tasks.unpark(session, self._workload.backlogged)
+            left = [task_id for task_id, run in runs.items() if run.started_ns]
+            if left:
+                self._core.store.tasks.spare(session, left, self._node.id)
         for run in unstarted:
             self._workload.remove(run)
         self._account(unstarted, settlement)

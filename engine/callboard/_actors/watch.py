@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-import threading
-import traceback
-from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from loguru import logger
 
+from callboard._actors.stacks import stack_of
 from callboard._actors.workload import Workload
 from callboard._retry import DEFAULT_POLICY
 from callboard._run import Run
@@ -20,8 +16,6 @@ if TYPE_CHECKING:
 
 _JUMP_NS = 10**9
 """A wall clock that went back by more than this against the monotonic one was set, not slewed."""
-
-_frame_lock = threading.Lock()
 
 
 class OverdueRun(NamedTuple):
@@ -93,7 +87,7 @@ class Watch:
         """Return the handlers that are over their timeout and still running."""
         now_ns = self._core.clock.monotonic_ns()
         return [
-            OverdueRun(run.task.id, run.task.kind, now_ns - run.started_ns, _stack(run))
+            OverdueRun(run.task.id, run.task.kind, now_ns - run.started_ns, stack_of(run.thread_id))
             for run in list(self._workload.runs.values())
             if _is_overdue(run, now_ns)
         ]
@@ -114,20 +108,3 @@ class Watch:
 
 def _is_overdue(run: Run, now_ns: int) -> bool:
     return run.started_ns > 0 and run.result is None and now_ns - run.started_ns > run.kind.timeout_ns
-
-
-def _stack(run: Run) -> str:
-    frame = _frame(run.thread_id) if run.thread_id is not None else None
-    return "" if frame is None else "".join(traceback.format_stack(frame))
-
-
-def _frame(thread_id: int) -> FrameType | None:
-    """Return where a thread is. The collector rests meanwhile: Python 3.11 deadlocks otherwise (gh-106883)."""
-    with _frame_lock:
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            return sys._current_frames().get(thread_id)
-        finally:
-            if collecting:
-                gc.enable()

@@ -19,12 +19,14 @@ class Orphan(NamedTuple):
     Attributes:
         owner: the node; `None` in a row that was written by hand.
         alone: whether it ran with nothing beside it.
+        spared: whether `spare` said of it that its node's end tells nothing against it.
         crashes: how often in a row its node ended while it did.
         cancelled: the number of requests when it was cancelled; 0 when it was not.
     """
 
     owner: int | None
     alone: bool
+    spared: bool
     crashes: int
     cancelled: int
     task: Task
@@ -109,7 +111,8 @@ class TaskPolicy(ABC):
     ) -> tuple[int, list[FinishedTask]]:
         """Take over the tasks of nodes that are gone; return how many run again, and those that died.
 
-        Each runs again with nothing beside it, and only a crash while it did so counts against it.
+        Each runs again with nothing beside it, and only a crash while it did so counts against it; one that only
+        outlived an orderly stop is no suspect.
         """
         of_node: dict[int | None, list[Orphan]] = {}
         for orphan in self.orphans(session):
@@ -119,8 +122,8 @@ class TaskPolicy(ABC):
         finished: list[FinishedTask] = []
         rescued = 0
         for owner, orphans in of_node.items():
-            for _, alone, before, cancelled, task in orphans:
-                crashes = before + 1 if alone and len(orphans) == 1 else before
+            for _, alone, spared, before, cancelled, task in orphans:
+                crashes = before + 1 if alone and not spared and len(orphans) == 1 else before
                 if cancelled:
                     held = Held(task.token, task.requests, cancelled)
                     finished += self.bury_cancelled(session, [(task, held)], now_ns, recurring)
@@ -133,7 +136,7 @@ class TaskPolicy(ABC):
                     self.run_again(
                         session,
                         task.id,
-                        alone=owner is not None,
+                        alone=alone if spared else owner is not None,
                         crashes=crashes,
                         not_before_ns=not_before_ns,
                     )

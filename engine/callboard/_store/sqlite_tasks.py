@@ -105,6 +105,9 @@ _ORPHANS = (
     f"SELECT owner, alone, crashes, cancelled, {_TASK} FROM callboard_task INDEXED BY callboard_task_running"
     " WHERE state = 'running' AND (owner IS NULL OR owner NOT IN (SELECT id FROM callboard_node))"
 )
+_SPARED = 2
+"""Added to `alone`: the engine was stopped while the task ran on."""
+_SPARE = f"UPDATE callboard_task SET alone = alone + {_SPARED} WHERE {_IN_IDS} AND state = 'running' AND owner = ?"
 _RUN_AGAIN = (
     "UPDATE callboard_task SET state = 'pending', owner = NULL, token = token + 1, alone = ?1, crashes = ?2,"
     " next_attempt_at_ns = max(?3, min(next_attempt_at_ns, coalesce(pulled_in_ns, next_attempt_at_ns))),"
@@ -335,8 +338,8 @@ class SqliteTasks(TaskPolicy):
     def orphans(self, session: Session) -> list[Orphan]:
         """Return the running rows whose node has no row."""
         return [
-            Orphan(owner, alone, crashes, cancelled, Task._make(row))
-            for owner, alone, crashes, cancelled, *row in session.rows(_ORPHANS)
+            Orphan(owner, bool(mark % _SPARED), mark >= _SPARED, crashes, cancelled, Task._make(row))
+            for owner, mark, crashes, cancelled, *row in session.rows(_ORPHANS)
         ]
 
     def run_again(self, session: Session, task_id: int, *, alone: bool, crashes: int, not_before_ns: int) -> None:
@@ -346,6 +349,10 @@ class SqliteTasks(TaskPolicy):
     def unpark_free(self, session: Session) -> None:
         """Give the parked rows of groups that nobody runs back to the due ones."""
         session.run(_UNPARK_FREE)
+
+    def spare(self, session: Session, task_ids: Sequence[int], node_id: int) -> None:
+        """Note of rows that the node runs that it was stopped in good order meanwhile."""
+        session.run(_SPARE, (_ids(task_ids), node_id))
 
     def alone_head_ns(self, session: Session, kinds: Iterable[str], node_id: int) -> int | None:
         """Return when the first row is due that must run alone and whose group no other node runs."""

@@ -85,6 +85,10 @@ class TaskTable(Protocol):
         """Mark rows as running for the node `owner`, last attempted now, each with a new token; unpark them."""
         ...
 
+    def spare(self, session: Session, task_ids: Sequence[int], node_id: int) -> None:
+        """Note of rows that the node runs: it was stopped in good order, so its end tells nothing against them."""
+        ...
+
     def park(self, session: Session, ids: Sequence[int]) -> None:
         """Keep pending rows from `heads` and `due` until their group has room."""
         ...

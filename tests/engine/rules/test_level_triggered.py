@@ -23,7 +23,7 @@ from tests.engine.acting import (
 )
 from tests.engine.rows import sql
 
-from callboard import Engine, GroupCreated, PluginError, ServiceUnavailable, hookimpl
+from callboard import Discard, Engine, GroupCreated, PluginError, ServiceUnavailable, hookimpl
 from callboard.testing import FakeClock
 
 HOUR = timedelta(hours=1)
@@ -176,8 +176,11 @@ def test_rule_19_publishing_never_waits_for_the_plugins(make_engine: MakeEngine)
 def test_rule_19_the_fleet_reconciles_every_six_hours(make_engine: MakeEngine, callboard_clock: FakeClock) -> None:
     plugin = Reconciler()
     with make_engine(plugin) as engine:
+        running = engine._core.running
+        assert running is not None
         assert engine.wait_idle(WAIT_S)
         callboard_clock.advance(timedelta(hours=5.9))
+        eventually(lambda: running.rounds.deadline_ns > callboard_clock.now_ns())
         assert engine.wait_idle(WAIT_S)
         assert plugin.reasons == ["start"]
 
@@ -185,6 +188,44 @@ def test_rule_19_the_fleet_reconciles_every_six_hours(make_engine: MakeEngine, c
             callboard_clock.advance(SIX_HOURS_AND_JITTER)
             eventually(lambda: len(plugin.reasons) > turns)  # noqa: B023
             assert plugin.reasons == ["start"] + ["interval"] * turns
+
+
+def test_rule_19_a_host_that_starts_anew_each_hour_has_its_turns_too(
+    make_engine: MakeEngine, callboard_clock: FakeClock, callboard_database: str
+) -> None:
+    """Minutes after a start, if the fleet's last turn is six hours ago; the start itself has reconciled."""
+    stamps: list[int] = []
+    reasons: list[str] = []
+    for _ in range(14):
+        plugin = Reconciler()
+        with make_engine(plugin) as engine:
+            running = engine._core.running
+            assert running is not None
+            assert engine.wait_idle(WAIT_S)
+            callboard_clock.advance(timedelta(minutes=5))
+            eventually(lambda: running.rounds.deadline_ns > callboard_clock.now_ns())  # noqa: B023
+            assert engine.wait_idle(WAIT_S)
+        callboard_clock.advance(timedelta(minutes=55))
+        reasons += plugin.reasons
+        stamps += [at_ns for (at_ns,) in sql(callboard_database, "SELECT at_ns FROM callboard_stamp")]
+
+    six_hours_ns = 6 * 3_600 * 10**9
+    assert sorted(set(stamps)) == [stamps[0], stamps[0] + six_hours_ns, stamps[0] + 2 * six_hours_ns]
+    assert reasons == ["start"] * 14
+
+
+def test_rule_19_a_script_that_only_runs_what_is_due_has_its_turns_too(
+    make_engine: MakeEngine, callboard_clock: FakeClock
+) -> None:
+    kind = receipts(Scripted(Discard("not wanted")))
+    first = make_engine(Plugin(kind), dead_retention=HOUR)
+    first.enqueue(receipt("hello"))
+    assert first.run_due() == 1
+    for dead_later in (1, 0):
+        callboard_clock.advance(timedelta(hours=4))
+        engine = make_engine(Plugin(kind), dead_retention=HOUR)
+        engine.run_due()
+        assert len(engine.dead_tasks()) == dead_later
 
 
 def test_rule_19_a_stamp_in_the_database_keeps_a_fleet_from_doing_it_all_at_once(

@@ -34,6 +34,7 @@ from tests.engine.rules.serving_engine import AT_ONCE, EFFECT_TABLE
 from callboard import ConfigurationError, DeadReason, Engine, StoreError, SystemClock
 from callboard._actors.node import Node
 from callboard._clock import nanoseconds
+from callboard._engine import DEFAULT_LEASE
 from callboard._store.sqlite import SqliteStore
 from callboard._task import EnqueueStatus
 from callboard.testing import FakeClock
@@ -629,6 +630,57 @@ def test_a_task_alone_has_nothing_beside_it_and_lets_other_work_pass_in_turn(
     assert engine.wait_idle(WAIT_S)
     assert sorted(handler.begun) == ["another suspect", "innocent", "suspect"]
     assert engine.dead_tasks() == []
+
+
+def test_a_task_that_outlived_an_orderly_stop_is_no_suspect(
+    make_engine: MakeEngine,
+    callboard_database: str,
+    wait_look: Callable[[Engine], None],
+    callboard_clock: FakeClock,
+) -> None:
+    """It runs again beside others; one that was a suspect before stays one, and no crash is counted."""
+    stubborn, following = Blocking(), Blocking()
+    engine = make_engine(Plugin(receipts(stubborn)))
+    engine.enqueue_many([receipt("stubborn"), receipt("other")])
+    engine.start()
+    stubborn.wait_begun("stubborn", "other")
+    eventually(lambda: column(callboard_database, "state") == ["running"] * 2)
+    sql(callboard_database, "UPDATE callboard_task SET alone = 1, crashes = 4 WHERE id = 2")
+    assert not engine.stop(timeout=0)
+
+    with make_engine(Plugin(receipts(following))) as successor:
+        wait_look(successor)
+        callboard_clock.advance(DEFAULT_LEASE + timedelta(seconds=1))
+        wait_look(successor)
+        assert sql(callboard_database, "SELECT alone, crashes FROM callboard_task ORDER BY id") == [(0, 0), (1, 4)]
+        following.let_go()
+        callboard_clock.advance(timedelta(minutes=1))  # the suspect is in backoff for the crashes it had
+        eventually(lambda: not successor.tasks())
+        assert successor.dead_tasks() == []
+    stubborn.let_go()
+
+
+def test_a_task_alone_stays_alone_when_its_outcome_cannot_be_written(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    handler = Blocking()
+    engine = make_engine(Plugin(receipts(handler)))
+    task_id = engine.enqueue(receipt("suspect")).task_id
+    sql(callboard_database, "UPDATE callboard_task SET state = 'running', owner = 99")
+    engine.start()
+    handler.wait_begun("suspect")
+    sql(
+        callboard_database,
+        "CREATE TRIGGER refuse BEFORE DELETE ON callboard_task BEGIN SELECT RAISE(ABORT, 'disk is full'); END",
+    )
+    handler.let_go()
+    eventually(lambda: engine.health().database_error)
+
+    assert engine._core.running is not None
+    assert engine._core.running.workload.alone == task_id
+    sql(callboard_database, "DROP TRIGGER refuse")
+    assert engine.wait_idle(WAIT_S)
+    assert engine._core.running.workload.alone is None
 
 
 # Cancelling from another node

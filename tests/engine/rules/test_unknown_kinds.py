@@ -36,7 +36,7 @@ from callboard import (
     TaskContext,
     TaskKind,
 )
-from callboard._actors import claiming
+from callboard._actors import claiming, rounds
 from callboard._store.session import SqliteSession, raw_connection
 from callboard._store.sqlite_tasks import SqliteTasks
 from callboard.testing import FakeClock
@@ -265,10 +265,11 @@ def test_rule_16_the_hour_over_the_row_is_looked_at_and_deferred_again(
 
 @pytest.mark.parametrize("expires_after", [timedelta(minutes=30), timedelta(hours=30)])
 def test_rule_16_its_expiry_still_bounds_its_life_and_ends_the_sleep(
-    make_engine: MakeEngine, expires_after: timedelta
+    make_engine: MakeEngine, expires_after: timedelta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = Ended()
     clock = WatchedClock()
+    monkeypatch.setattr(rounds, "FIRST_LOOK_NS", (100 * HOUR_NS, 100 * HOUR_NS))  # nothing else ends the sleep
     with make_engine(Plugin(tasks_finished=ended.hook()), clock=clock) as engine:
         enqueue_unknown(engine, "unknown", expires_after=expires_after)
         assert engine.wait_idle(WAIT_S)

@@ -38,7 +38,8 @@ CREATE TABLE callboard_task (
     owner INTEGER,
     -- the number of requests when it was cancelled while it ran; 0: it was not
     cancelled INTEGER NOT NULL DEFAULT 0,
-    -- 1: its node's process ended while it was claimed, so it runs with nothing beside it
+    -- 1: its node's process ended while it was claimed, so it runs with nothing beside it; 2 more while it runs on
+    -- although its engine was stopped in good order, so that the end of the process tells nothing against it
     alone INTEGER NOT NULL DEFAULT 0,
     -- how often in a row its node's process ended while it ran alone
     crashes INTEGER NOT NULL DEFAULT 0

@@ -1,0 +1,29 @@
+"""Show where a thread is, for whoever asks why something does not return."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import traceback
+from types import FrameType
+
+_frame_lock = threading.Lock()
+
+
+def stack_of(thread_id: int | None) -> str:
+    """Return the stack of a thread; empty where there is none."""
+    frame = None if thread_id is None else _frame(thread_id)
+    return "" if frame is None else "".join(traceback.format_stack(frame))
+
+
+def _frame(thread_id: int) -> FrameType | None:
+    """Return where a thread is. The collector rests meanwhile: Python 3.11 deadlocks otherwise (gh-106883)."""
+    with _frame_lock:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread_id)
+        finally:
+            if collecting:
+                gc.enable()
