@@ -102,8 +102,9 @@ def settle(
 
 
 def _failed(task: Task, failure: Failure, now_ns: int, recurring: bool, requested: bool) -> Transition:
-    attempts = min(task.attempts + 1, UNLIMITED_ATTEMPTS - 1) if failure.counted else task.attempts
-    outages = 0 if failure.counted else min(task.outages + 1, UNLIMITED_ATTEMPTS)
+    # From 0, because a row written by hand may say less, and would be tried for ever.
+    attempts = min(max(task.attempts, 0) + 1, UNLIMITED_ATTEMPTS - 1) if failure.counted else task.attempts
+    outages = 0 if failure.counted else min(max(task.outages, 0) + 1, UNLIMITED_ATTEMPTS)
     wait_ns = _backoff_ns(task, attempts if failure.counted else outages)
     next_ns = min(now_ns + wait_ns, NEVER_NS)
     if requested:
@@ -128,5 +129,5 @@ def _kept(task: Task, attempts: int, next_ns: int) -> Keep:
 def _renewed(task: Task, next_ns: int, now_ns: int, error: str | None) -> Keep:
     """Start the row's life over, with the same span between birth and expiry."""
     span = task.expires_at_ns - task.created_at_ns
-    expires = NEVER_NS if task.expires_at_ns == NEVER_NS else min(now_ns + span, NEVER_NS)
+    expires = NEVER_NS if task.expires_at_ns == NEVER_NS else min(now_ns + max(span, 0), NEVER_NS)
     return Keep(0, 0, next_ns, now_ns, expires, error)

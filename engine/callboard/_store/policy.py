@@ -117,8 +117,6 @@ class TaskPolicy(ABC):
         of_node: dict[int | None, list[Orphan]] = {}
         for orphan in self.orphans(session):
             of_node.setdefault(orphan.owner, []).append(orphan)
-        if not of_node:
-            return 0, []
         finished: list[FinishedTask] = []
         rescued = 0
         for owner, orphans in of_node.items():

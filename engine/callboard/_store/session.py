@@ -29,6 +29,13 @@ def plain(sql: str, params: Sequence[Any]) -> tuple[str, Sequence[Any]]:
     return text, [params[place] for place in order] if order else params
 
 
+_NOT_UTF_8 = "Could not decode to UTF-8"  # what Python's sqlite3 says of it
+
+
+def _readable(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")
+
+
 class SqliteSession:
     """Statements on a `sqlite3` connection."""
 
@@ -45,9 +52,23 @@ class SqliteSession:
     def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
         """Run a statement and return all its rows."""
         try:
-            return self._cursor.execute(*plain(sql, params)).fetchall()
+            return self._fetched(sql, params)
         except sqlite3.Error as error:
             raise translate(error, self._where) from error
+
+    def _fetched(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        try:
+            return self._cursor.execute(*plain(sql, params)).fetchall()
+        except sqlite3.OperationalError as error:
+            if _NOT_UTF_8 not in str(error):
+                raise
+        # SQLite takes any bytes for a text. One row of them must not stand in the way of all others.
+        usual = self.connection.text_factory
+        self.connection.text_factory = _readable
+        try:
+            return self._cursor.execute(*plain(sql, params)).fetchall()
+        finally:
+            self.connection.text_factory = usual
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""

@@ -267,11 +267,8 @@ class SqliteStore:
         return query.order_by(table.id).limit(limit)
 
     def _listed(self, query: Any) -> list[tuple[Any, ...]]:
-        with self._file.watched(), connected(self.database, self.where):
-            try:
-                return list(query.tuples())
-            except (peewee.PeeweeException, sqlite3.Error) as error:
-                raise translate(error, self.where) from error
+        with self.reading() as session:
+            return session.rows(*query.sql())
 
     def close(self) -> None:
         """Close the connections that no thread is using."""

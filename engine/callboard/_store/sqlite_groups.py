@@ -36,7 +36,7 @@ _CONSENT = "UPDATE callboard_group SET consent = ? WHERE group_id = ?"
 _ACTIVE = "UPDATE callboard_group SET active_at_ns = max(active_at_ns, ?) WHERE group_id = ?"
 # The check and the mark are one statement, so a request that arrives meanwhile is never wiped.
 _MARK = (
-    "UPDATE callboard_group AS g SET version = version + 1,"
+    "UPDATE callboard_group AS g SET version = (version & 4611686018427387903) + 1,"
     " is_leaving = EXISTS (SELECT 1 FROM callboard_pending_remove AS p"
     " WHERE p.group_id = g.group_id AND p.inbox_id = g.own_inbox_id),"
     " has_pending_leave_request ="

@@ -17,8 +17,11 @@ from callboard._store.task_table import Held
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task
 
 _TASK = ", ".join(Task._fields)
+# A row written by hand may have any number, and one that overflows would stop each pass that counts it up.
+_NEXT = "({name} & 4611686018427387903) + 1"
+_NEXT_TOKEN = _NEXT.format(name="token")
 # A row as it is once claimed, so that nobody has to copy it for the two columns that the claim changes.
-_CLAIMED = ", ".join({"state": "'running'", "token": "token + 1"}.get(name, name) for name in Task._fields)
+_CLAIMED = ", ".join({"state": "'running'", "token": _NEXT_TOKEN}.get(name, name) for name in Task._fields)
 _NEW = ", ".join(NewTask._fields)
 _DEAD_COLUMNS = [name for name in DeadTask._fields if name not in ("id", "task_id", "reason", "died_at_ns")]
 _DEAD = ", ".join(_DEAD_COLUMNS)
@@ -43,7 +46,7 @@ _INSERT_IF_NEW = (
 )
 _BY_ID = f"SELECT {_TASK} FROM callboard_task WHERE id = ?"
 _BY_IDENTITY = _WITH_IDENTITY.format(columns=_TASK, test="= ?1")
-_REQUEST = "UPDATE callboard_task SET requests = requests + 1 WHERE id = ?"
+_REQUEST = f"UPDATE callboard_task SET requests = {_NEXT.format(name='requests')} WHERE id = ?"
 _PULL_IN = (
     "UPDATE callboard_task SET"
     " next_attempt_at_ns = CASE state WHEN 'running' THEN next_attempt_at_ns ELSE min(next_attempt_at_ns, ?1) END,"
@@ -85,13 +88,12 @@ _ALONE_DUE = (
 )
 _STRAYS = f"{_ALONE} AND kind NOT IN (SELECT value FROM json_each(?))"
 _STRAY_HEAD = f"SELECT min(next_attempt_at_ns) FROM callboard_task INDEXED BY callboard_task_alone WHERE {_STRAYS}"
-_SET_STRAYS_ASIDE = (
-    "UPDATE callboard_task SET state = 'deferred', next_attempt_at_ns = ?"
-    " WHERE id IN (SELECT id FROM callboard_task"
-    f" INDEXED BY callboard_task_alone WHERE {_STRAYS} AND next_attempt_at_ns <= ? LIMIT ?) RETURNING kind, id"
+_STRAYS_DUE = (
+    f"SELECT kind, id FROM callboard_task INDEXED BY callboard_task_alone WHERE {_STRAYS}"
+    " AND next_attempt_at_ns <= ? LIMIT ?"
 )
 _START = (
-    "UPDATE callboard_task SET state = 'running', parked = 0, token = token + 1, last_attempted_at_ns = ?,"
+    f"UPDATE callboard_task SET state = 'running', parked = 0, token = {_NEXT_TOKEN}, last_attempted_at_ns = ?,"
     f" owner = ? WHERE {_IN_IDS}"
 )
 _PARK = f"UPDATE callboard_task SET parked = 1 WHERE {_IN_IDS}"
@@ -100,7 +102,10 @@ _RESOLVE = (
     " backoff_factor = ?, max_backoff_ns = ? WHERE id = ?"
 )
 _RUNNING = f"SELECT id, token, requests, cancelled FROM callboard_task WHERE {_IN_IDS} AND state = 'running'"
-_CANCEL = "UPDATE callboard_task SET cancelled = requests, token = token + 1 WHERE id = ? AND cancelled = 0"
+_CANCEL = (
+    "UPDATE callboard_task SET cancelled = requests, token = min(token, 9223372036854775806) + 1"
+    " WHERE id = ? AND cancelled = 0"
+)
 _ORPHANS = (
     f"SELECT owner, alone, crashes, cancelled, {_TASK} FROM callboard_task INDEXED BY callboard_task_running"
     " WHERE state = 'running' AND (owner IS NULL OR owner NOT IN (SELECT id FROM callboard_node))"
@@ -109,15 +114,20 @@ _SPARED = 2
 """Added to `alone`: the engine was stopped while the task ran on."""
 _SPARE = f"UPDATE callboard_task SET alone = alone + {_SPARED} WHERE {_IN_IDS} AND state = 'running' AND owner = ?"
 _RUN_AGAIN = (
-    "UPDATE callboard_task SET state = 'pending', owner = NULL, token = token + 1, alone = ?1, crashes = ?2,"
+    f"UPDATE callboard_task SET state = 'pending', owner = NULL, token = {_NEXT_TOKEN}, alone = ?1, crashes = ?2,"
     " next_attempt_at_ns = max(?3, min(next_attempt_at_ns, coalesce(pulled_in_ns, next_attempt_at_ns))),"
     " pulled_in_ns = NULL WHERE id = ?4"
 )
+# Skips from group to group, since one that somebody runs may have hundreds of thousands of parked rows.
 _UNPARK_FREE = (
-    "UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND NOT EXISTS (SELECT 1 FROM callboard_task AS other"
-    " INDEXED BY callboard_task_running"
-    " WHERE other.state = 'running' AND other.group_id = callboard_task.group_id)"
+    "WITH RECURSIVE behind(group_id) AS (SELECT min(group_id) FROM callboard_task WHERE parked = 1 UNION ALL"
+    " SELECT (SELECT min(group_id) FROM callboard_task WHERE parked = 1 AND group_id > behind.group_id)"
+    " FROM behind WHERE behind.group_id IS NOT NULL)"
+    " UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND group_id IN (SELECT group_id FROM behind"
+    " WHERE group_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM callboard_task AS other"
+    " INDEXED BY callboard_task_running WHERE other.state = 'running' AND other.group_id = behind.group_id))"
 )
+_UNPARK_LOOSE = "UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND group_id IS NULL"  # by hand
 _DELETE = f"DELETE FROM callboard_task WHERE {_IN_IDS}"
 _KEEP = (
     "UPDATE callboard_task SET state = 'pending', owner = NULL, attempts = ?1, outages = ?2,"
@@ -349,6 +359,7 @@ class SqliteTasks(TaskPolicy):
     def unpark_free(self, session: Session) -> None:
         """Give the parked rows of groups that nobody runs back to the due ones."""
         session.run(_UNPARK_FREE)
+        session.run(_UNPARK_LOOSE)
 
     def spare(self, session: Session, task_ids: Sequence[int], node_id: int) -> None:
         """Note of rows that the node runs that it was stopped in good order meanwhile."""
@@ -374,8 +385,9 @@ class SqliteTasks(TaskPolicy):
     ) -> dict[str, list[int]]:
         """Defer due rows that must run alone and are of none of `kinds`; return their ids by kind."""
         ids: dict[str, list[int]] = {}
-        for kind, task_id in session.rows(_SET_STRAYS_ASIDE, (until_ns, json.dumps(list(kinds)), now_ns, limit)):
+        for kind, task_id in session.rows(_STRAYS_DUE, (json.dumps(list(kinds)), now_ns, limit)):
             ids.setdefault(kind, []).append(task_id)
+        self.set_these_aside(session, [task_id for of_kind in ids.values() for task_id in of_kind], until_ns)
         return ids
 
     def unpark(self, session: Session, group_ids: Iterable[bytes]) -> None:
