@@ -30,6 +30,11 @@ class Book:
         if accepted:
             self.note(What.ACCEPTED, "host", task=task, ref=ref)
 
+    def pull(self, task: str, due_ns: int) -> None:
+        ref = f"p{self.now}"
+        self.note(What.PULLED, "host", task=task, ref=ref, due_ns=due_ns)
+        self.note(What.ACCEPTED, "host", task=task, ref=ref)
+
     def begin(self, task: str, node: str = "n1", **fields: Any) -> str:
         ref = f"{node}/{self.now}"
         self.note(What.BEGUN, node, task=task, ref=ref, **fields)
@@ -77,8 +82,8 @@ def clean_failures(book: Book) -> None:
     book.ask("a", max_attempts=3)
     book.run("a", Came.FAILED)
     book.run("a", Came.OUTAGE, attempts=1)
-    book.run("a", Came.FAILED, attempts=1, due_ns=book.now + 4)
-    book.note(What.PULLED, task="a", due_ns=0)
+    book.run("a", Came.FAILED, attempts=1, due_ns=book.now + 50)
+    book.pull("a", due_ns=0)
     book.run("a", Came.FAILED, attempts=2)
     book.dead.append(DeadRow("a", "exhausted", 3, book.now))
 
@@ -171,6 +176,17 @@ def clean_group(book: Book) -> None:
     book.end(book.begin("b", "n2", group="g"))
     for ref in beside:
         book.end(ref)
+
+
+def clean_completed_before_it_returns(book: Book) -> None:
+    """What commits with `ctx.complete` gives its group free, to other nodes, before its handler has returned."""
+    book.ask("a")
+    book.ask("b")
+    first = book.begin("a", group="g")
+    book.note(What.COMPLETING, task="a", ref=first)
+    second = book.begin("b", "n2", group="g")
+    book.end(first, completed=True)
+    book.end(second)
 
 
 @pytest.mark.parametrize(
@@ -310,9 +326,19 @@ def wrong_backoff(book: Book) -> str:
 
 def wrong_pull_in(book: Book) -> str:
     book.ask("a", due_ns=50)
-    book.note(What.PULLED, task="a", due_ns=20)
+    book.pull("a", due_ns=20)
     book.run("a")
     return "a: began before 20"
+
+
+def wrong_pull_in_before(book: Book) -> str:
+    """It was answered before the run that set the deadline."""
+    book.ask("a")
+    book.pull("a", due_ns=0)
+    book.run("a", Came.RESCHEDULED)
+    book.run("a", Came.DEFERRED, due_ns=50)
+    book.run("a")
+    return "a: began before 50"
 
 
 def wrong_exhausted(book: Book) -> str:
@@ -422,6 +448,17 @@ def wrong_overlap_of_a_group(book: Book) -> str:
     book.end(first)
     book.end(second)
     return "b: began while group g was occupied: [4 n1 begun n1/4][6 n1 ended done n1/4], then [5 n2 begun n2/5]"
+
+
+def wrong_overlap_before_it_completes(book: Book) -> str:
+    book.ask("a")
+    book.ask("b")
+    first = book.begin("a", group="g")
+    second = book.begin("b", "n2", group="g")
+    book.note(What.COMPLETING, task="a", ref=first)
+    book.end(first, completed=True)
+    book.end(second)
+    return "b: began while group g was occupied"
 
 
 def wrong_overlap_behind_a_short_run(book: Book) -> str:

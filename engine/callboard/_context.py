@@ -115,7 +115,8 @@ class TaskContext:
 
         It is the handler's last act: `with ctx.complete(Done()) as tx:` and, inside, statements on
         `tx.connection` (or the host's own, on this thread) and `tx.enqueue`. Nothing is committed when the
-        body raises. Do not await inside.
+        body raises. Do not await inside. With the commit the group is free for the next of its tasks, on other
+        nodes even before the handler returns.
 
         Args:
             outcome: what the handler would return; `None` is `Done()`.

@@ -116,7 +116,7 @@ def _too_early(history: History, task: TaskHistory) -> Iterator[str]:
     previous_ns = -1
     for position, run in enumerate(task.runs):
         begun_ns = run.begun.at_ns
-        pulled = [each.due_ns or 0 for each in task.pulled if previous_ns <= each.at_ns <= begun_ns]
+        pulled = [each.asked.due_ns or 0 for each in task.pulled if each.may_be_within(previous_ns, begun_ns)]
         if position == 0:
             dues = [request.asked.due_ns or 0 for request in task.requests if request.asked.at_ns <= begun_ns]
             because = ""

@@ -16,7 +16,7 @@ class What(StrEnum):
     ASKED = "asked"
     """Somebody is about to enqueue the task. Whether that happened is only sure once it is `accepted`."""
     ACCEPTED = "accepted"
-    """The enqueue has returned, and what it wrote is committed."""
+    """The enqueue, or the pull-in, has returned, and what it wrote is committed."""
     BUFFERED = "buffered"
     """A run asked for another task together with its outcome: both are committed, or neither."""
     PULLED = "pulled"
@@ -25,6 +25,8 @@ class What(StrEnum):
     """Somebody is about to cancel the task."""
     BEGUN = "begun"
     """The handler was called."""
+    COMPLETING = "completing"
+    """The run's `ctx.complete` is about to commit. If it does, the run is over: it is the handler's last act."""
     ENDED = "ended"
     """The handler is about to return or raise."""
     KILLED = "killed"
@@ -56,8 +58,8 @@ class Entry(NamedTuple):
         node: Where: each start of an engine has a name of its own.
         what: What.
         task: The task, by a name that no other one has; empty for what happens to a node.
-        ref: What belongs together: a request's `asked` and `accepted`; a run's `begun`, `buffered` and `ended`.
-            No other request or run has the same.
+        ref: What belongs together: a request's `asked` or `pulled`, and `accepted`; a run's `begun`,
+            `buffered`, `completing` and `ended`. No other request or run has the same.
         group: `begun`: the group; empty for none.
         attempts: `begun`: the row's attempts.
         came: `ended`: what came of it.

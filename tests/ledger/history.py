@@ -20,7 +20,7 @@ COMMITTING = frozenset({Came.DONE, Came.RESCHEDULED, Came.DEFERRED, Came.DISCARD
 
 @dataclass(slots=True)
 class Request:
-    """One wish that a task run; it was committed, if it was, between the wish and the answer.
+    """One wish that a task run, or run sooner; it was committed, if it was, between the wish and the answer.
 
     Attributes:
         asked: The entry of the wish.
@@ -44,6 +44,7 @@ class Run:
 
     Attributes:
         begun: The entry of its begin.
+        completing: The entry of its `ctx.complete`, if it came that far.
         ended: The entry of its end; None when its process was killed, or it still runs.
         buffered: What it asked for together with its outcome.
         effects: How many rows it wrote inside `ctx.complete`.
@@ -52,6 +53,7 @@ class Run:
     """
 
     begun: Entry
+    completing: Entry | None = None
     ended: Entry | None = None
     buffered: list[Entry] = field(default_factory=list)
     effects: int = 0
@@ -85,7 +87,7 @@ class TaskHistory:
         self.name = name
         self.requests: list[Request] = []
         self.runs: list[Run] = []
-        self.pulled: list[Entry] = []
+        self.pulled: list[Request] = []
         self.cancelled: list[Entry] = []
         self.live: LiveRow | None = None
         self.dead: list[DeadRow] = []
@@ -169,10 +171,13 @@ class History:
                 self._of(entry.task).runs.append(run)
             case What.BUFFERED:
                 self._runs[entry.ref].buffered.append(entry)
+            case What.COMPLETING:
+                self._runs[entry.ref].completing = entry
             case What.ENDED:
                 self._runs[entry.ref].ended = entry
             case What.PULLED:
-                self._of(entry.task).pulled.append(entry)
+                self._requests[entry.ref] = request = Request(entry)
+                self._of(entry.task).pulled.append(request)
             case What.CANCELLED:
                 self._of(entry.task).cancelled.append(entry)
             case What.KILLED:
@@ -190,7 +195,9 @@ class History:
         """Find out until when the run kept others out: a killed one until its last sign of life."""
         begun_ns = run.begun.at_ns
         killed = self.killed.get(run.begun.node)
-        if run.ended is not None:
+        if run.completing is not None:
+            run.held_until_ns = run.completing.at_ns
+        elif run.ended is not None:
             run.held_until_ns = run.ended.at_ns
         else:
             run.held_until_ns = NEVER if killed is None else max(begun_ns, killed.at_ns)

@@ -1,0 +1,182 @@
+"""One round of chaos on a fresh file: work comes in, processes are killed, then peace, and all is counted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from tests.chaos import fate, journal
+from tests.chaos.fate import Fate
+from tests.chaos.figures import Figures
+from tests.chaos.host import Host
+from tests.chaos.journal import Journal
+from tests.chaos.victim import Victim
+from tests.ledger import Effect, Entry, What, violations
+
+_NODES = 3
+_LEASE_S = 0.5
+_NAP_S = (0.6, 3.0)
+_LIVE_S = (0.3, 1.8)
+_ARMED_S = 6.0
+_MAX_CRASHES = 3
+_TICK_S = 0.01
+_SETTLE_S = 60.0
+"""How long a file may take to settle that nobody disturbs any more; far above what it does."""
+_LATE_NS = 2_000_000_000
+"""How long what recurs may be due before it runs, when everything is at peace."""
+
+
+class Round:
+    """One file and the processes that serve it.
+
+    Attributes:
+        figures: What it came to.
+        violations: What must not have happened.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: str,
+        manners: Sequence[str],
+        *,
+        sabotage: str = "",
+        sorts: Sequence[str] = (),
+    ) -> None:
+        """Prepare a round in `folder`, which is empty.
+
+        Args:
+            folder: Where everything is kept.
+            seed: What decides everything that is not a matter of time.
+            manners: How to kill, one for each kill: `random`, `halted`, or a crash point.
+            sabotage: How the processes do wrong, if they do.
+            sorts: The only sorts of tasks to ask for; all by default.
+        """
+        self.figures = Figures(rounds=1)
+        self.violations: list[str] = []
+        self._folder = folder
+        self._seed = seed
+        self._rng = random.Random(seed)
+        self._waiting = list(manners)
+        self._sabotage = sabotage
+        self._sorts = sorts
+        self._numbers = itertools.count(1)
+        self._serving: dict[int, Fate] = {}
+        self._killed: list[Fate] = []
+
+    def play(self) -> None:
+        """Play it to its end."""
+        began_s = time.monotonic()
+        with ExitStack() as stack:
+            pen = Journal(self._folder / "journal", "host")
+            stack.callback(pen.close)
+            host = Host(self._folder / "callboard.db", pen, random.Random(f"{self._seed} host"), self._sorts)
+            stack.callback(host.close)
+            stack.callback(self._close)
+            with host.acting():
+                self._disturb()
+            settled_ns = self._settle(host)
+            self._audit(host, settled_ns)
+        self.figures.seconds = time.monotonic() - began_s
+
+    def _disturb(self) -> None:
+        for slot in range(_NODES):
+            self._start(slot)
+        while any(each.manner != fate.SPARED for each in self._serving.values()):
+            self._tend()
+
+    def _settle(self, host: Host) -> int:
+        """Wait until all is done; return when everything that was due then should have been."""
+        deadline_s = time.monotonic() + _SETTLE_S
+        while host.undone():
+            if time.monotonic() > deadline_s:
+                settled_ns = time.monotonic_ns()
+                break
+            self._tend()
+        else:
+            settled_ns = time.monotonic_ns() - _LATE_NS
+        for each in self._serving.values():
+            self._check_status(each.victim, each.victim.release())
+        return settled_ns
+
+    def _tend(self) -> None:
+        """Let a moment pass, and start anew what has gone."""
+        time.sleep(_TICK_S)
+        for slot, each in list(self._serving.items()):
+            each.go_on()
+            if not each.victim.is_gone:
+                continue
+            if each.victim.was_killed:
+                self._killed.append(each)
+            else:
+                self._check_status(each.victim, each.victim.release())
+            if each.manner != fate.SPARED and not each.victim.was_killed:
+                self._waiting.append(each.manner)
+            each.victim.close()
+            self._start(slot)
+
+    def _start(self, slot: int) -> None:
+        name = f"n{slot}.{next(self._numbers)}"
+        manner = self._waiting.pop(0) if self._waiting else fate.SPARED
+        options = {
+            "database": str(self._folder / "callboard.db"),
+            "journal": str(self._folder / "journal"),
+            "node": name,
+            "lease_s": _LEASE_S,
+            "max_crashes": _MAX_CRASHES,
+            "sabotage": self._sabotage,
+        }
+        armed = f"{manner}:{self._rng.randint(1, 12)}" if "." in manner else None
+        victim = Victim(name, "tests.chaos.process", [json.dumps(options)], self._folder / "log", armed)
+        self._serving[slot] = fate.decide(
+            victim, manner, self._rng, live_s=_LIVE_S, armed_s=_ARMED_S, nap_s=_NAP_S
+        )
+
+    def _check_status(self, victim: Victim, status: int) -> None:
+        if status != 0:
+            self.violations.append(f"{victim.name} ended with status {status}; its log may say why")
+
+    def _audit(self, host: Host, settled_ns: int) -> None:
+        entries = journal.read(self._folder / "journal")
+        last_ns: dict[str, int] = {}
+        open_runs: dict[str, Entry] = {}
+        for entry in entries:
+            last_ns[entry.node] = max(entry.at_ns, last_ns.get(entry.node, 0))
+            if entry.what == What.BEGUN:
+                open_runs[entry.ref] = entry
+            elif entry.what == What.ENDED:
+                del open_runs[entry.ref]
+        poisoned = {entry.node for entry in open_runs.values() if entry.task.startswith(fate.POISON)}
+        for each in self._killed:
+            name = each.victim.name
+            self.figures.kills[each.came or (fate.POISON if name in poisoned else each.manner)] += 1
+            entries.append(Entry(max(each.victim.alive_at_ns, last_ns.get(name, 0)), name, What.KILLED))
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        live, dead = host.live_rows(offset_ns), host.dead_rows(offset_ns)
+        with closing(sqlite3.connect(self._folder / "callboard.db")) as connection:
+            effects = [Effect(*row) for row in connection.execute("SELECT text, ref FROM effect")]
+        self.violations += violations(
+            entries, live, dead, effects, converged_at_ns=settled_ns, max_crashes=_MAX_CRASHES
+        )
+        whats = Counter(entry.what for entry in entries)
+        asked = {entry.ref: entry for entry in entries if entry.what == What.ASKED}
+        accepted = [asked[entry.ref] for entry in entries if entry.what == What.ACCEPTED and entry.ref in asked]
+        self.figures.lapses = whats[What.LAPSED]
+        there = (What.ACCEPTED, What.BEGUN)
+        self.figures.tasks = len({entry.task for entry in entries if entry.what in there})
+        self.figures.requests = len(accepted)
+        self.figures.runs = whats[What.BEGUN]
+        self.figures.unfinished = len(open_runs)
+        self.figures.effects = len(effects)
+        self.figures.dead = Counter(row.reason for row in dead)
+
+    def _close(self) -> None:
+        for each in self._serving.values():
+            each.victim.close()

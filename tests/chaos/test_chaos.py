@@ -1,0 +1,34 @@
+"""A handful of kills in every test run; `tox -e chaos` makes it hundreds. And the ledger finds what is wrong."""
+
+from pathlib import Path
+
+from tests.chaos.conductor import Round
+from tests.chaos.mls.conductor import MlsRound
+
+
+def test_killed_engines_lose_nothing(tmp_path: Path) -> None:
+    manners = ["callboard.settle.written", "random", "callboard.complete.committed", "random"]
+
+    (played := Round(tmp_path, "handful", manners)).play()
+
+    assert played.violations == []
+    assert played.figures.kills.total() >= len(manners)
+    assert played.figures.runs > 0
+
+
+def test_killed_hosts_keep_their_groups_in_order(tmp_path: Path) -> None:
+    manners = ["rine.commit.saved", "random", "rine.commit.published"]
+
+    (played := MlsRound(tmp_path, "handful", manners)).play()
+
+    assert played.violations == []
+    assert played.figures.kills.total() >= len(manners)
+    assert played.figures.commits > 0
+
+
+def test_the_ledger_finds_an_engine_that_commits_effects_before_outcomes(tmp_path: Path) -> None:
+    played = Round(tmp_path, "teeth", ["callboard.settle.begun"] * 2, sabotage="effects", sorts=("effect",))
+
+    played.play()
+
+    assert any("was done 2 times for 1 requests" in violation for violation in played.violations)
