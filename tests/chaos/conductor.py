@@ -20,15 +20,17 @@ from tests.chaos.journal import Journal
 from tests.chaos.victim import Victim
 from tests.ledger import Effect, Entry, What, violations
 
-_NODES = 3
+_NODES = 4
 _LEASE_S = 0.5
-_NAP_S = (0.6, 3.0)
-_LIVE_S = (0.3, 1.8)
-_ARMED_S = 6.0
+_NAP_S = (1.0, 3.0)
+_LIVE_S = (0.3, 1.5)
+_ARMED_S = 4.0
 _MAX_CRASHES = 3
 _TICK_S = 0.01
 _SETTLE_S = 60.0
 """How long a file may take to settle that nobody disturbs any more; far above what it does."""
+_HOPELESS = 10
+"""So many processes may end by themselves before the round is given up."""
 _LATE_NS = 2_000_000_000
 """How long what recurs may be due before it runs, when everything is at peace."""
 
@@ -142,6 +144,8 @@ class Round:
     def _check_status(self, victim: Victim, status: int) -> None:
         if status != 0:
             self.violations.append(f"{victim.name} ended with status {status}; its log may say why")
+            if len(self.violations) > _HOPELESS:
+                raise RuntimeError(f"no process stays alive: see {self._folder / 'log'}")
 
     def _audit(self, host: Host, settled_ns: int) -> None:
         entries = journal.read(self._folder / "journal")

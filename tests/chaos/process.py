@@ -20,8 +20,9 @@ from tests.engine.acting import Plugin
 from tests.ledger import What
 
 from callboard import Engine
+from callboard._actors.node import Node
+from callboard._store.interface import Session
 
-_LEASE_LOST = "this node's lease ran out"
 _AWAKENING_NS = 500_000_000
 """How long after it knows that its lease is lost a thread may still start what it was about to start before."""
 
@@ -42,19 +43,26 @@ def main(options: dict[str, Any]) -> None:
         max_crashes=options["max_crashes"],
     )
 
-    def note_lapse(message: Any) -> None:
-        """The lease was certain until then; the warning comes before the engine joins anew."""
-        running = engine._core.running
-        assert running is not None
-        now_ns = time.monotonic_ns()
-        journal.note(What.LAPSED, at_ns=min(now_ns, running.node.lease_until_ns))
-        journal.note(What.RESUMED, at_ns=now_ns + _AWAKENING_NS)
-
-    logger.add(note_lapse, level="WARNING", filter=lambda record: record["message"].startswith(_LEASE_LOST))
+    note_lapses(journal)
     if options["sabotage"]:
         sabotage.commit(options["sabotage"], options["database"])
     with engine:
         sys.stdin.read()
+
+
+def note_lapses(journal: Journal) -> None:
+    """Have the node note when others have taken its tasks over; until its lease ended it was certain of them."""
+    beat = Node._beat
+
+    def noting(node: Node, session: Session) -> None:
+        node_id, certain_until_ns = node.id, node.lease_until_ns
+        beat(node, session)
+        if node_id not in (0, node.id):
+            now_ns = time.monotonic_ns()
+            journal.note(What.LAPSED, at_ns=min(now_ns, certain_until_ns))
+            journal.note(What.RESUMED, at_ns=now_ns + _AWAKENING_NS)
+
+    Node._beat = noting  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from tests.chaos import work
 from tests.ledger import Came
 
 from callboard import Done, Outcome
-from callboard._store.session import Session
-from callboard._store.sqlite_tasks import Held, SqliteTasks
+from callboard._store.interface import Session
+from callboard._store.sqlite_tasks import SqliteTasks
+from callboard._store.task_table import Held
 
 SABOTAGES = ("effects", "tokens")
 

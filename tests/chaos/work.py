@@ -20,6 +20,7 @@ from tests.engine.messages import ReceiptThread, SendReceipt
 from tests.ledger import Came, What
 
 from callboard import (
+    DatabaseUnavailableError,
     Defer,
     Discard,
     Done,
@@ -308,9 +309,9 @@ def kinds(journal: Journal, seed: str) -> list[TaskKind[Any]]:
     def played(act: Act, sort: Callable[[Act], Outcome | None]) -> Outcome | None:
         try:
             return sort(act)
-        except BaseException:
+        except BaseException as error:
             if not act.ended:
-                act.end(Came.FAILED)
+                act.end(Came.OUTAGE if isinstance(error, DatabaseUnavailableError) else Came.FAILED)
             raise
 
     return [
