@@ -76,17 +76,19 @@ class Statements:
 class NoOps:
     """A plugin of tasks that do nothing."""
 
+    def __init__(self, handler: Callable[..., None] = lambda message, ctx: None) -> None:
+        self._handler = handler
+
     @hookimpl
     def callboard_task_kinds(self) -> list[TaskKind[SendReceipt]]:
-        return [
-            TaskKind(SendReceipt, lambda message, ctx: None, group_id=lambda message: message.group_id or None)
-        ]
+        return [TaskKind(SendReceipt, self._handler, group_id=lambda message: message.group_id or None)]
 
 
 class Told(NoOps):
     """It notes how many tasks ended with each call of its hook."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.batches: list[int] = []
 
     @hookimpl
@@ -135,6 +137,24 @@ def test_a_thousand_tasks_cost_few_statements(
     counted = statements.counted()
     assert counted["BEGIN"] == counted["COMMIT"] <= most_transactions, counted
     assert sum(counted.values()) <= most_statements, counted
+
+
+def test_a_group_with_many_due_rows_is_stepped_over_in_few_statements(
+    make_engine: MakeEngine, statements: Statements
+) -> None:
+    """What falls behind is parked by the thousand, so that later tasks of other groups wait for few claims."""
+    order: list[str] = []
+    engine = make_engine(NoOps(lambda message, ctx: order.append(message.text)), database=statements.database)
+    fill(engine, 1)
+    engine.enqueue_many(SendReceipt(text=f"more {number}", group_id=b"0") for number in range(4 * TASKS))
+    engine.enqueue(SendReceipt(text="other", group_id=b"1"))
+    statements.forget()
+
+    assert engine.run_due() == 5 * TASKS + 1
+
+    parking = [text for text in statements.on_tables() if "SET parked = 1" in text]
+    assert len(parking) == 2
+    assert order.index("other") <= 64
 
 
 # Counted: 7 to 37. How many outcomes share a transaction depends on how fast they come, within 5 ms of the

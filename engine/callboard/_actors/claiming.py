@@ -24,6 +24,9 @@ BATCH = 512
 SET_ASIDE_BATCH = 20_000
 """Rows of an unknown kind deferred by one statement: about 60 ms, so that claims go on in between."""
 
+PARK_BATCH = 20_000
+"""Due rows among which those of groups that have fallen behind are parked by one statement, as above."""
+
 SET_ASIDE_NS = 3_600 * 10**9
 """How long a row of an unknown kind is deferred before it is looked at again (rule 16)."""
 
@@ -159,7 +162,7 @@ class Claim:
         workload = self._workload
         grouped_only = workload.loose_room() <= 0
         rows = self._tasks.due(self._session, kinds, self._node_id, self._now_ns, BATCH, grouped_only=grouped_only)
-        park: list[int] = []
+        park: list[Task] = []
         skipped = 0
         for task in rows:
             group_id = task.group_id
@@ -176,11 +179,20 @@ class Claim:
             elif group_id is None or workload.is_idle(group_id):
                 skipped += 1
             else:
-                park.append(task.id)
+                park.append(task)
                 workload.backlogged[group_id] = None
         if park:
-            self._tasks.park(self._session, park)
+            self._park(park)
         self.more |= len(rows) == BATCH and skipped < BATCH
+
+    def _park(self, tasks: Sequence[Task]) -> None:
+        self._tasks.park(self._session, [task.id for task in tasks])
+        if len(tasks) < BATCH // 2:
+            return
+        # So many of them hint at many more, which others would have to wait for, batch after batch.
+        groups = {task.group_id for task in tasks if task.group_id is not None}
+        for kind in {task.kind for task in tasks}:
+            self._tasks.park_more(self._session, kind, groups, self._now_ns, PARK_BATCH)
 
     def _refill(self, group_id: bytes) -> None:
         room = self._workload.room_in(group_id)

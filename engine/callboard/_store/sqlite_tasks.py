@@ -97,6 +97,12 @@ _START = (
     f" owner = ? WHERE {_IN_IDS}"
 )
 _PARK = f"UPDATE callboard_task SET parked = 1 WHERE {_IN_IDS}"
+# The limit is on the rows that are read, so that it does not search a million others for one group's.
+_PARK_MORE = (
+    "UPDATE callboard_task SET parked = 1 WHERE id IN (SELECT id FROM (SELECT id, group_id FROM callboard_task"
+    f" INDEXED BY callboard_task_due WHERE {_DUE} AND kind = ? AND next_attempt_at_ns <= ?"
+    " ORDER BY next_attempt_at_ns LIMIT ?) WHERE hex(group_id) IN (SELECT value FROM json_each(?)))"
+)
 _RESOLVE = (
     "UPDATE callboard_task SET group_id = ?, max_attempts = ?, expires_at_ns = ?, initial_backoff_ns = ?,"
     " backoff_factor = ?, max_backoff_ns = ? WHERE id = ?"
@@ -293,6 +299,13 @@ class SqliteTasks(TaskPolicy):
     def park(self, session: Session, ids: Sequence[int]) -> None:
         """Take due rows out of the due index until their group has room."""
         session.run(_PARK, (_ids(ids),))
+
+    def park_more(
+        self, session: Session, kind: str, group_ids: Collection[bytes], now_ns: int, limit: int
+    ) -> None:
+        """Park the rows of these groups that are among the first `limit` due ones of a kind."""
+        names = json.dumps([group_id.hex().upper() for group_id in group_ids])
+        session.run(_PARK_MORE, (kind, now_ns, limit, names))
 
     def resolve(self, session: Session, task: Task) -> None:
         """Write the group and policy that the claiming node's kind gave to a row without them."""

@@ -93,6 +93,12 @@ class TaskTable(Protocol):
         """Keep pending rows from `heads` and `due` until their group has room."""
         ...
 
+    def park_more(
+        self, session: Session, kind: str, group_ids: Collection[bytes], now_ns: int, limit: int
+    ) -> None:
+        """Park the rows of these groups that are among the first `limit` due ones of a kind."""
+        ...
+
     def unpark(self, session: Session, group_ids: Iterable[bytes]) -> None:
         """Give the parked rows of groups back to `heads` and `due`."""
         ...
