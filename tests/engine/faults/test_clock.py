@@ -184,7 +184,7 @@ def test_a_task_that_waits_to_run_alone_holds_others_up_no_longer(
     make_engine: MakeEngine, callboard_clock: FakeClock, callboard_database: str
 ) -> None:
     handler = Blocking()
-    engine = make_engine(Plugin(receipts(handler)))
+    engine = make_engine(Plugin(receipts(handler)), lease=HOUR)
     engine.start()
     engine.enqueue(receipt("running"))
     handler.wait_begun("running")
