@@ -23,6 +23,7 @@ from callboard._kinds import TaskKind
 from callboard._outcome import Defer, Discard, Done, Outcome, RescheduleAt
 from callboard._plugins import PluginHealth
 from callboard._retry import RetryPolicy
+from callboard._store.interface import NodeRow
 from callboard._task import DeadReason, DeadTask, Enqueued, EnqueueStatus, FinishedTask, Task, TaskState
 from callboard._transaction import GroupHandle, Transaction
 from callboard.errors import (
@@ -88,6 +89,7 @@ __all__ = [
     "LeaveRequested",
     "MalformedPayloadError",
     "MembershipChanged",
+    "NodeRow",
     "NotADatabaseError",
     "Outcome",
     "PayloadError",

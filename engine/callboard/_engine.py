@@ -23,7 +23,7 @@ from callboard._core import RUNNING, STOPPED, STOPPING, Core
 from callboard._group_state import GroupState
 from callboard._health import Health
 from callboard._kinds import check_group_id
-from callboard._store.interface import Store
+from callboard._store.interface import NodeRow, Store
 from callboard._store.opening import open_store
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, Task
 from callboard._transaction import GroupHandle, Transaction
@@ -418,7 +418,7 @@ class Engine:
         """Move a live task to the dead-task table.
 
         A running one sees `ctx.cancelled`, on whatever node it runs, and its outcome is dropped; its group stays
-        occupied, and its row live, until the handler returns.
+        occupied, and its row live, until the handler returns. Its `owner` and `nodes` tell whose process that is.
 
         Returns:
             Whether there was such a task.
@@ -495,6 +495,14 @@ class Engine:
         """Return dead tasks in the order of their ids; page with `after_id`."""
         self._core.ready()
         return self._core.store.list_dead(kind, group_id, limit, after_id)
+
+    def nodes(self) -> list[NodeRow]:
+        """Return the running engines on this database, this one included, in the order of their ids.
+
+        A running task's `owner` is the id of the one that holds it, and with it its group.
+        """
+        with self._core.reading() as session:
+            return self._core.store.nodes.others(session, 0)
 
     def service(self, service_type: type[T]) -> T:
         """Return the host's service of this type.

@@ -54,6 +54,9 @@ class Task(NamedTuple):
     """One live row of the task table, column by column. Times are nanoseconds since the epoch, UTC.
 
     It is a tuple because a claim makes hundreds of them at once.
+
+    Attributes:
+        owner: the id of the node that runs it, which `Engine.nodes` describes; `None` when none does.
     """
 
     id: int
@@ -78,6 +81,7 @@ class Task(NamedTuple):
     token: int
     origin: str | None
     last_error: str | None
+    owner: int | None
 
 
 class DeadTask(NamedTuple):

@@ -152,6 +152,7 @@ def row_of(data: bytes) -> Task:
         token=source.one_of(0, INTEGERS),
         origin=source.one_of(None, TEXTS),
         last_error=source.one_of(None, TEXTS),
+        owner=None,
     )
 
 

@@ -21,9 +21,11 @@ Row = tuple[Any, ...]
 
 
 class NodeRow(NamedTuple):
-    """Another node as its row says.
+    """A node as its row says: one running engine on the database.
 
     Attributes:
+        host: the name of the machine that it runs on.
+        pid: its process there.
         lease_ns: how long the node may go without a heartbeat before others take its tasks over.
         heartbeat: a number that changes with each heartbeat.
         holds: whether it has claimed tasks.
@@ -289,7 +291,7 @@ class NodeTable(Protocol):
         ...
 
     def others(self, session: Session, node_id: int) -> list[NodeRow]:
-        """Return the other nodes' rows."""
+        """Return the other nodes' rows, in the order of their ids; all of them for the `node_id` 0."""
         ...
 
     def has_ended(self, node: NodeRow) -> bool:

@@ -22,6 +22,7 @@ _OTHERS = (
     " FROM callboard_node WHERE id <> ?"
 )
 _SILENT = f"{_OTHERS} AND heartbeat_at_ns < ?"
+_OTHERS_IN_ORDER = f"{_OTHERS} ORDER BY id"
 _HEARTBEAT = "SELECT heartbeat_at_ns FROM callboard_node WHERE id = ?"
 
 
@@ -59,8 +60,8 @@ class SqliteNodes:
             lock.release()
 
     def others(self, session: Session, node_id: int) -> list[NodeRow]:
-        """Return the other nodes' rows."""
-        return [NodeRow._make(row) for row in session.rows(_OTHERS, (node_id,))]
+        """Return the other nodes' rows, in the order of their ids; all of them for the `node_id` 0."""
+        return [NodeRow._make(row) for row in session.rows(_OTHERS_IN_ORDER, (node_id,))]
 
     def has_ended(self, node: NodeRow) -> bool:
         """Return whether a node's process on this machine has ended; `False` where that cannot be told."""

@@ -20,8 +20,10 @@ _TASK = ", ".join(Task._fields)
 # A row written by hand may have any number, and one that overflows would stop each pass that counts it up.
 _NEXT = "({name} & 4611686018427387903) + 1"
 _NEXT_TOKEN = _NEXT.format(name="token")
-# A row as it is once claimed, so that nobody has to copy it for the two columns that the claim changes.
-_CLAIMED = ", ".join({"state": "'running'", "token": _NEXT_TOKEN}.get(name, name) for name in Task._fields)
+# A row as it is once claimed, so that nobody has to copy it for the columns that the claim changes.
+_CLAIMED = ", ".join(
+    {"state": "'running'", "token": _NEXT_TOKEN, "owner": "?"}.get(name, name) for name in Task._fields
+)
 _NEW = ", ".join(NewTask._fields)
 _DEAD_COLUMNS = [name for name in DeadTask._fields if name not in ("id", "task_id", "reason", "died_at_ns")]
 _DEAD = ", ".join(_DEAD_COLUMNS)
@@ -285,12 +287,12 @@ class SqliteTasks(TaskPolicy):
         """
         arm = f"{_DUE_ARM} AND group_id IS NOT NULL" if grouped_only else _DUE_ARM
         sql = f"{' UNION ALL '.join([arm] * len(kinds))} ORDER BY next_attempt_at_ns LIMIT ?"
-        params = [value for kind in kinds for value in (kind, now_ns, node_id)]
+        params = [value for kind in kinds for value in (node_id, kind, now_ns, node_id)]
         return [Task._make(row) for row in session.rows(sql, [*params, limit])]
 
     def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
         """Return the earliest rows that were parked behind their group's, as `start` will leave them."""
-        return [Task._make(row) for row in session.rows(_PARKED, (group_id, now_ns, node_id, limit))]
+        return [Task._make(row) for row in session.rows(_PARKED, (node_id, group_id, now_ns, node_id, limit))]
 
     def start(self, session: Session, ids: Sequence[int], now_ns: int, owner: int) -> None:
         """Mark rows as running, each with a new token."""
@@ -385,7 +387,7 @@ class SqliteTasks(TaskPolicy):
 
     def alone_due(self, session: Session, kinds: Iterable[str], node_id: int, now_ns: int) -> list[Task]:
         """Return the first due row that must run alone, as `start` will leave it."""
-        rows = session.rows(_ALONE_DUE, (now_ns, json.dumps(list(kinds)), node_id))
+        rows = session.rows(_ALONE_DUE, (node_id, now_ns, json.dumps(list(kinds)), node_id))
         return [Task._make(row) for row in rows]
 
     def stray_head_ns(self, session: Session, kinds: Iterable[str]) -> int | None:

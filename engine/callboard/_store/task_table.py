@@ -71,9 +71,9 @@ class TaskTable(Protocol):
     ) -> list[Task]:
         """Return at most `limit` due rows of `kinds`, earliest deadline first, as `start` will leave them.
 
-        That is: with `state` running and the next `token`. Rows of other kinds are not even read. Rows of
-        groups that another node than `node_id` runs are left out, with `grouped_only` those without a group.
-        Where nodes work on rows at once, a row is returned to one of them.
+        That is: with `state` running, the next `token`, and the node as `owner`. Rows of other kinds are not
+        even read. Rows of groups that another node than `node_id` runs are left out, with `grouped_only` those
+        without a group. Where nodes work on rows at once, a row is returned to one of them.
         """
         ...
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from callboard._kinds import check_group_id
+from callboard._store.interface import NodeRow
 from callboard._task import DeadTask, Task, TaskState
 from callboard.cli._database import database_argument, open_for_reading
 from callboard.cli._output import (
@@ -72,14 +73,18 @@ def tasks_list(
 ) -> None:
     """List the live tasks of DATABASE in the order of their ids.
 
-    `--json` also has whole group ids and the last error of each.
+    A running one is shown with the machine and process that hold it. `--json` also has whole group ids and the
+    last error of each, and the nodes, to which `owner` refers.
 
     Example: callboard tasks list service.db --state deferred
     """
-    found = open_for_reading(database).list_tasks(kind, group_id, state, limit + 1, after_id)
-    page, next_after = _page(found, limit)
+    store = open_for_reading(database)
+    page, next_after = _page(store.list_tasks(kind, group_id, state, limit + 1, after_id), limit)
+    with store.reading() as session:
+        nodes = {node.id: node for node in store.nodes.others(session, 0)}
     if as_json:
-        print_json({"tasks": [as_object(task) for task in page], "next_after": next_after})
+        shown = [{"id": node.id, "host": node.host, "pid": node.pid} for node in nodes.values()]
+        print_json({"tasks": [as_object(task) for task in page], "nodes": shown, "next_after": next_after})
         return
     now_ns = time.time_ns()
     _print_page(
@@ -89,7 +94,9 @@ def tasks_list(
                 str(task.id),
                 printable(task.state),
                 str(task.attempts),
-                "" if task.state == TaskState.RUNNING else until(task.next_attempt_at_ns, now_ns),
+                _holder(task, nodes)
+                if task.state == TaskState.RUNNING
+                else until(task.next_attempt_at_ns, now_ns),
                 span(now_ns - task.created_at_ns),
                 short_group(task.group_id),
                 printable(task.kind),
@@ -142,6 +149,12 @@ def dead_list(
         ],
         next_after,
     )
+
+
+def _holder(task: Task, nodes: dict[int, NodeRow]) -> str:
+    """Return where a running task runs, as far as the node that holds it is still there."""
+    node = None if task.owner is None else nodes.get(task.owner)
+    return "" if node is None else printable(f"on {node.host}:{node.pid}")
 
 
 R = TypeVar("R", Task, DeadTask)

@@ -3,7 +3,9 @@
 import glob
 import itertools
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -31,7 +33,7 @@ from tests.engine.acting import (
 from tests.engine.rows import path_of, payload, sql, write_by_hand
 from tests.engine.rules.serving_engine import AT_ONCE, EFFECT_TABLE
 
-from callboard import ConfigurationError, DeadReason, Engine, StoreError, SystemClock
+from callboard import ConfigurationError, DeadReason, Engine, RescheduleAt, StoreError, SystemClock
 from callboard._actors.node import Node
 from callboard._clock import nanoseconds
 from callboard._engine import DEFAULT_LEASE
@@ -443,6 +445,32 @@ def test_an_engine_that_knows_the_file_by_another_name_sees_the_same_nodes(
         assert [path.name for path in link.parent.iterdir()] == [link.name]
         handler.let_go()
         assert holder.wait_idle(WAIT_S)
+
+
+# Who holds what
+
+
+def test_a_caller_is_told_which_node_holds_a_task_and_its_group(make_engine: MakeEngine) -> None:
+    handler = Blocking(RescheduleAt(timedelta(hours=1)))
+    holder = make_engine(Plugin(receipts(handler)))
+    other = make_engine(Plugin(receipts(Scripted())), execute=False)
+    holder.start()
+    task_id = holder.enqueue(receipt("held", b"group")).task_id
+    assert task_id is not None
+    handler.wait_begun("held")
+
+    [node] = other.nodes()
+    assert (node.host, node.pid, node.holds) == (socket.gethostname(), os.getpid(), True)
+    assert [task.owner for task in other.tasks(group_id=b"group", state="running")] == [node.id]
+    assert handler.contexts["held"].task.owner == node.id
+
+    handler.let_go()
+    assert holder.wait_idle(WAIT_S)
+    task = other.task(task_id)
+    assert task is not None
+    assert (task.state, task.owner) == ("pending", None)
+    holder.stop()
+    assert other.nodes() == []
 
 
 # Nodes that hold nothing

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -167,6 +169,28 @@ def test_a_disk_that_is_full_is_waited_for(
 
     assert process.returncode == 0
     assert tasks(script, str(path)) == []
+
+
+def test_a_listing_tells_which_process_holds_a_task(
+    script: Any, install: Callable[..., None], make_engine: Callable[..., Engine], path: Path, tmp_path: Path
+) -> None:
+    install("acme", PLUGIN, callboard="acme = acme")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    make_engine(clock=SystemClock()).enqueue(StringValue(value=str(fifo)), allow_unknown=True)
+    process = script.start("run", str(path))
+    lines_until(process, "Ctrl-C stops\n", "handler started\n")
+
+    document = json.loads(script.run("tasks", "list", str(path), "--json").stdout)
+    [node], [task] = document["nodes"], tasks(script, str(path))
+    assert node == {"id": task["owner"], "host": socket.gethostname(), "pid": process.pid}
+    table = script.run("tasks", "list", str(path)).stdout
+    assert f"on {socket.gethostname()}:{process.pid}"[:28] in table
+
+    fifo.write_text("")
+    process.terminate()
+    process.communicate()
+    assert process.returncode == 0
 
 
 def test_sigterm_hands_back_what_has_not_begun(
