@@ -27,14 +27,6 @@ from callboard._store.sqlite import SqliteStore
 from callboard.stores import Store
 
 SECOND_NS = 10**9
-DAY_NS = 86_400 * SECOND_NS
-
-COLUMNS = (
-    "id, kind, group_id, identity, data, data_hash, state, attempts, max_attempts, created_at_ns, expires_at_ns,"
-    " next_attempt_at_ns, last_attempted_at_ns, initial_backoff_ns, backoff_factor, max_backoff_ns, requests,"
-    " pulled_in_ns, token, origin, last_error"
-)
-"""The columns that are promised to whoever reads or writes the task table."""
 
 
 # Migrations
@@ -59,19 +51,6 @@ def test_section_5_migrate_makes_the_tables_and_says_what_it_did(
         "callboard_migration",
     } <= tables
     assert all(name.startswith(("callboard_", "sqlite_")) for name in tables)
-
-
-def test_section_5_migrate_a_second_time_does_nothing(make_engine: MakeEngine) -> None:
-    make_engine().migrate()
-
-    assert make_engine().migrate() == []
-
-
-def test_section_5_the_tables_have_the_promised_columns(make_engine: MakeEngine, callboard_database: str) -> None:
-    make_engine().migrate()
-
-    assert sql(callboard_database, f"SELECT {COLUMNS} FROM callboard_task") == []
-    assert sql(callboard_database, "SELECT reason, died_at_ns FROM callboard_dead_task") == []
 
 
 def test_section_5_migrations_are_numbered_without_a_gap_and_say_who_can_work_on_what_they_leave() -> None:
@@ -180,25 +159,6 @@ def test_section_5_a_row_can_be_written_by_hand_with_plain_sql(
     assert engine.tasks() == []
 
 
-def test_section_5_a_row_written_by_hand_is_due_now_created_now_and_expires_in_three_days(
-    make_engine: MakeEngine, callboard_database: str
-) -> None:
-    engine = make_engine(Plugin(receipts(Scripted())))
-    engine.migrate()
-    before_ns = SystemClock().now_ns()
-    write_by_hand(callboard_database, RECEIPT, payload(receipt("read")))
-    after_ns = SystemClock().now_ns()
-
-    [task] = engine.tasks()
-    slack_ns = 3 * 10**6  # SQLite's clock tells milliseconds, in fractions of days
-    assert before_ns - slack_ns <= task.created_at_ns <= after_ns + slack_ns
-    assert abs(task.expires_at_ns - task.created_at_ns - 3 * DAY_NS) <= slack_ns
-    assert task.next_attempt_at_ns <= before_ns
-    assert (task.state, task.attempts, task.requests, task.token) == ("pending", 0, 1, 0)
-    left_out = (task.group_id, task.max_attempts, task.initial_backoff_ns, task.origin, task.last_error)
-    assert left_out == (None,) * 5
-
-
 def test_section_5_a_row_written_by_hand_gets_group_and_policy_from_the_kind_of_the_node_that_claims_it(
     make_engine: MakeEngine, callboard_database: str
 ) -> None:
@@ -228,42 +188,6 @@ def test_section_5_a_row_written_by_hand_keeps_the_columns_that_it_gives(
 
     [task] = engine.tasks()
     assert {name: getattr(task, name) for name in columns} == columns
-
-
-def test_section_5_only_the_identity_is_unique(make_engine: MakeEngine, callboard_database: str) -> None:
-    make_engine().migrate()
-    data = payload(receipt("read"))
-    write_by_hand(callboard_database, RECEIPT, data, identity=b"1" * 32)
-    write_by_hand(callboard_database, RECEIPT, data, identity=b"2" * 32)
-
-    with pytest.raises(sqlite3.IntegrityError, match="identity"):
-        write_by_hand(callboard_database, RECEIPT, payload(receipt("seen")), identity=b"1" * 32)
-
-
-@pytest.mark.parametrize("not_before", [None, timedelta(days=1)])
-def test_section_5_a_row_written_by_hand_cannot_take_the_identity_of_an_enqueued_one(
-    make_engine: MakeEngine, callboard_database: str, not_before: timedelta | None
-) -> None:
-    engine = make_engine(Plugin(receipts(Scripted())))
-    engine.enqueue(receipt("read"), not_before=not_before)
-
-    with pytest.raises(sqlite3.IntegrityError, match="identity"):
-        write_by_hand(callboard_database, RECEIPT, payload(receipt("read")))
-
-    assert len(engine.tasks()) == 1
-
-
-def test_section_5_an_id_is_never_given_twice(make_engine: MakeEngine) -> None:
-    engine = make_engine(Plugin(receipts(Scripted())))
-    first = engine.enqueue(receipt("read"))
-    engine.run_due()
-    assert engine.tasks() == []
-
-    again = engine.enqueue(receipt("read"))
-
-    assert first.task_id is not None
-    assert again.task_id is not None
-    assert again.task_id > first.task_id
 
 
 def test_a_row_with_senseless_numbers_runs_and_fails_without_harm(

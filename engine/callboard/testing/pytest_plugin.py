@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from callboard import Engine
     from callboard.testing import FakeClock
 
+# So that a store that breaks the contract is shown with the values that tell.
+pytest.register_assert_rewrite("callboard.testing.store_contract")
+
 
 @pytest.fixture
 def callboard_clock() -> FakeClock:
