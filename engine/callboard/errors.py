@@ -48,7 +48,7 @@ class MalformedPayloadError(PayloadError):
 
 
 class UnknownPayloadError(PayloadError):
-    """Say that a payload carries a oneof field which this build does not know: a newer build's work."""
+    """Say that a payload carries a field of a newer build, which this one may not do without."""
 
 
 class StaleRunError(CallboardError):

@@ -22,8 +22,9 @@ from callboard import (
     SystemClock,
 )
 from callboard._store import migrating
-from callboard._store.session import raw_connection
+from callboard._store.session import SqliteSession, raw_connection
 from callboard._store.sqlite import SqliteStore
+from callboard._store.sqlite_tasks import SqliteTasks
 from callboard.stores import Store
 
 SECOND_NS = 10**9
@@ -84,6 +85,25 @@ def test_an_engine_migrates_on_its_first_enqueue(make_engine: MakeEngine, callbo
     make_engine(Plugin(receipts(Scripted()))).enqueue(receipt("read"))
 
     assert len(sql(callboard_database, "SELECT * FROM callboard_migration")) == len(migrating.shipped())
+
+
+# Claims
+
+
+@pytest.mark.parametrize("number", [1, 500, 501, 1_200])
+def test_any_number_of_kinds_may_be_due_at_once(
+    make_engine: MakeEngine, callboard_database: str, number: int
+) -> None:
+    make_engine().migrate()
+    kinds = [f"acme.Kind{each}" for each in range(number)]
+    for index, kind in enumerate(kinds[-3:]):
+        write_by_hand(callboard_database, kind, b"%d" % index, next_attempt_at_ns=9 - index)
+
+    with closing(sqlite3.connect(path_of(callboard_database))) as connection:
+        session = SqliteSession(connection, callboard_database)
+        found = SqliteTasks().due(session, kinds, 1, 10, 2, grouped_only=False)
+
+    assert [task.kind for task in found] == kinds[-3:][::-1][:2]
 
 
 # A newer engine's database

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 
 from callboard import _lifecycle
 from callboard._store.interface import Session
@@ -74,6 +75,7 @@ _DUE_ARM = (
     f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_due"
     f" WHERE {_DUE} AND kind = ? AND next_attempt_at_ns <= ? AND {_NOT_ELSEWHERE}"
 )
+_MOST_ARMS = 500  # of one statement, by SQLite's default
 _PARKED = (
     f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_parked"
     f" WHERE parked = 1 AND group_id = ? AND next_attempt_at_ns <= ? AND {_NOT_ELSEWHERE}"
@@ -286,9 +288,15 @@ class SqliteTasks(TaskPolicy):
         Rows of groups that another node than `node_id` runs are left out.
         """
         arm = f"{_DUE_ARM} AND group_id IS NOT NULL" if grouped_only else _DUE_ARM
-        sql = f"{' UNION ALL '.join([arm] * len(kinds))} ORDER BY next_attempt_at_ns LIMIT ?"
-        params = [value for kind in kinds for value in (node_id, kind, now_ns, node_id)]
-        return [Task._make(row) for row in session.rows(sql, [*params, limit])]
+        found: list[Task] = []
+        for start in range(0, len(kinds), _MOST_ARMS):
+            some = kinds[start : start + _MOST_ARMS]
+            sql = f"{' UNION ALL '.join([arm] * len(some))} ORDER BY next_attempt_at_ns LIMIT ?"
+            params = [value for kind in some for value in (node_id, kind, now_ns, node_id)]
+            found += [Task._make(row) for row in session.rows(sql, [*params, limit])]
+        if len(kinds) > _MOST_ARMS:
+            found = sorted(found, key=attrgetter("next_attempt_at_ns"))[:limit]
+        return found
 
     def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
         """Return the earliest rows that were parked behind their group's, as `start` will leave them."""

@@ -63,6 +63,11 @@ def damage(path: Path) -> None:
         connection.execute("INSERT INTO callboard_stamp VALUES ('another', 0)")
 
 
+def migrate_by_a_newer_engine(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO callboard_migration VALUES ('callboard', 999, 'what is to come', 999, 1)")
+
+
 def inode(path: Path) -> int | None:
     """Return which file it is."""
     return path.stat().st_ino if path.exists() else None
@@ -70,7 +75,12 @@ def inode(path: Path) -> int | None:
 
 @pytest.mark.parametrize(
     ("spoil", "says"),
-    [(remove, "was removed"), (replace, "was replaced by another file"), (damage, "is damaged; restore it")],
+    [
+        (remove, "was removed"),
+        (replace, "was replaced by another file"),
+        (damage, "is damaged; restore it"),
+        (migrate_by_a_newer_engine, "was written by a newer Callboard"),
+    ],
 )
 def test_a_file_that_is_removed_replaced_or_damaged_exits_1(
     served: Any, path: Path, spoil: Callable[[Path], None], says: str
