@@ -150,9 +150,9 @@ def row_of(data: bytes) -> Task:
         outages=source.one_of(0, INTEGERS),
         pulled_in_ns=source.one_of(None, TIMES),
         token=source.one_of(0, INTEGERS),
+        owner=source.one_of(None, INTEGERS),
         origin=source.one_of(None, TEXTS),
         last_error=source.one_of(None, TEXTS),
-        owner=None,
     )
 
 
