@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import sqlite3
 import time
@@ -22,15 +21,19 @@ from tests.ledger import Effect, Entry, What, violations
 
 _NODES = 4
 _LEASE_S = 0.5
-_NAP_S = (1.0, 3.0)
-_LIVE_S = (0.3, 1.5)
+_NAP_S = (2.0, 3.5)
+_LIVE_S = (0.0, 1.0)
 _ARMED_S = 4.0
 _MAX_CRASHES = 3
 _TICK_S = 0.01
 _SETTLE_S = 60.0
 """How long a file may take to settle that nobody disturbs any more; far above what it does."""
+_POSTED = ".4"
+"""How the names of tasks end that are to come with a letter."""
 _HOPELESS = 10
 """So many processes may end by themselves before the round is given up."""
+_AWAKENING_NS = 1_000_000_000
+"""How long a process that was halted may take to notice that its lease is lost."""
 _LATE_NS = 2_000_000_000
 """How long what recurs may be due before it runs, when everything is at peace."""
 
@@ -96,6 +99,7 @@ class Round:
 
     def _settle(self, host: Host) -> int:
         """Wait until all is done; return when everything that was due then should have been."""
+        host.wake_sleepers()
         deadline_s = time.monotonic() + _SETTLE_S
         while host.undone():
             if time.monotonic() > deadline_s:
@@ -136,10 +140,8 @@ class Round:
             "sabotage": self._sabotage,
         }
         armed = f"{manner}:{self._rng.randint(1, 12)}" if "." in manner else None
-        victim = Victim(name, "tests.chaos.process", [json.dumps(options)], self._folder / "log", armed)
-        self._serving[slot] = fate.decide(
-            victim, manner, self._rng, live_s=_LIVE_S, armed_s=_ARMED_S, nap_s=_NAP_S
-        )
+        victim = Victim(name, "tests.chaos.process", options, self._folder, armed)
+        self._serving[slot] = Fate(victim, manner, self._rng, live_s=_LIVE_S, armed_s=_ARMED_S, nap_s=_NAP_S)
 
     def _check_status(self, victim: Victim, status: int) -> None:
         if status != 0:
@@ -157,24 +159,34 @@ class Round:
                 open_runs[entry.ref] = entry
             elif entry.what == What.ENDED:
                 del open_runs[entry.ref]
+        tell = {entry.node for entry in entries if entry.what == What.LAPSED}
         poisoned = {entry.node for entry in open_runs.values() if entry.task.startswith(fate.POISON)}
         for each in self._killed:
             name = each.victim.name
             self.figures.kills[each.came or (fate.POISON if name in poisoned else each.manner)] += 1
             entries.append(Entry(max(each.victim.alive_at_ns, last_ns.get(name, 0)), name, What.KILLED))
+            if each.victim.nap_ns is not None and name not in tell:  # it may have been killed before it noticed
+                halted_ns, resumed_ns = each.victim.nap_ns
+                entries.append(Entry(halted_ns, name, What.LAPSED))
+                entries.append(Entry(resumed_ns + _AWAKENING_NS, name, What.RESUMED))
         offset_ns = time.time_ns() - time.monotonic_ns()
         live, dead = host.live_rows(offset_ns), host.dead_rows(offset_ns)
         with closing(sqlite3.connect(self._folder / "callboard.db")) as connection:
             effects = [Effect(*row) for row in connection.execute("SELECT text, ref FROM effect")]
+            letters = {text for (text,) in connection.execute("SELECT text FROM letter")}
         self.violations += violations(
             entries, live, dead, effects, converged_at_ns=settled_ns, max_crashes=_MAX_CRASHES
         )
+        there = {entry.task for entry in entries if entry.what == What.BEGUN}
+        there |= {row.task for row in live} | {row.task for row in dead}
+        posted = {task for task in there if task.endswith(_POSTED)}
+        for text in posted ^ letters:
+            self.violations.append(f"{text}: {'it' if text in posted else 'its letter'} came without the other")
         whats = Counter(entry.what for entry in entries)
         asked = {entry.ref: entry for entry in entries if entry.what == What.ASKED}
         accepted = [asked[entry.ref] for entry in entries if entry.what == What.ACCEPTED and entry.ref in asked]
-        self.figures.lapses = whats[What.LAPSED]
-        there = (What.ACCEPTED, What.BEGUN)
-        self.figures.tasks = len({entry.task for entry in entries if entry.what in there})
+        self.figures.lapses = len(tell)
+        self.figures.tasks = len(there | {entry.task for entry in accepted})
         self.figures.requests = len(accepted)
         self.figures.runs = whats[What.BEGUN]
         self.figures.unfinished = len(open_runs)

@@ -35,6 +35,8 @@ _WEIGHTS = {
     "effect": 8,
     "parent": 4,
     "family": 4,
+    "sleeper": 3,
+    "post": 4,
     "echo": 4,
     "echoed_effect": 4,
     "expiring": 1,
@@ -44,6 +46,7 @@ _WEIGHTS = {
 }
 _GROUPS = ("g1", "g2", "g3", "", "")
 _RECENT = 40
+_HOUR_MS = 3_600_000
 _PAUSE_S = 0.03
 _MS = 1_000_000
 
@@ -69,13 +72,14 @@ class Host:
         self._number = 0
         self._engine = Engine(
             f"sqlite:///{database}",
-            plugins=[Plugin(*work.kinds(journal, "host"))],
+            plugins=[Plugin(*work.kinds(journal, "host", str(database)))],
             execute=False,
             synchronous="NORMAL",
         )
         self._engine.migrate()
         with self._engine.transaction() as tx:
-            tx.connection.execute(work.EFFECT_TABLE)
+            for table in work.TABLES:
+                tx.connection.execute(table)
 
     def close(self) -> None:
         """Close the engine."""
@@ -126,6 +130,13 @@ class Host:
         """Return all live tasks."""
         return self._engine.tasks(limit=100_000)
 
+    def wake_sleepers(self) -> None:
+        """Pull in what would else be left for an hour."""
+        soon_ns = self._engine.clock.now_ns() + _HOUR_MS * _MS // 2
+        for task in self.tasks():
+            if task.next_attempt_at_ns > soon_ns:
+                self._pull_in(task)
+
     def undone(self) -> list[Task]:
         """Return what is left to do; what comes again for ever does not count."""
         recurring = StringValue.DESCRIPTOR.full_name
@@ -152,6 +163,8 @@ class Host:
         delay_ms = self._rng.choice([0, 0, 0, 30, 200])
         if text.startswith("expiring"):
             self._enqueue(text, delay_ms=300, life_ms=150)
+        elif text.startswith("sleeper"):
+            self._enqueue(text, delay_ms=_HOUR_MS)
         else:
             self._enqueue(text, delay_ms=delay_ms)
 

@@ -36,7 +36,7 @@ def main(options: dict[str, Any]) -> None:
     logger.enable("callboard")
     engine = Engine(
         f"sqlite:///{options['database']}",
-        plugins=[Plugin(*work.kinds(journal, options["node"]))],
+        plugins=[Plugin(*work.kinds(journal, options["node"], options["database"]))],
         workers=8,
         synchronous="NORMAL",
         lease=timedelta(seconds=options["lease_s"]),
@@ -47,6 +47,7 @@ def main(options: dict[str, Any]) -> None:
     if options["sabotage"]:
         sabotage.commit(options["sabotage"], options["database"])
     with engine:
+        Path(options["ready"]).touch()
         sys.stdin.read()
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from callboard.testing import CRASH_ENVIRONMENT
 
@@ -26,35 +27,44 @@ class Victim:
         name: Its name, which no other one has.
         armed: The crash point at which it is to die by itself.
         alive_at_ns: When it was last certainly alive, as far as this side can tell.
+        nap_ns: From when to when it was halted, if it was and went on.
     """
 
     def __init__(
-        self, name: str, module: str, arguments: Sequence[str], log: Path, armed: str | None = None
+        self, name: str, module: str, options: dict[str, Any], folder: Path, armed: str | None = None
     ) -> None:
-        """Start `python -m module arguments`.
+        """Start `python -m module OPTIONS`, which are JSON.
 
         Args:
             name: Its name.
             module: What to run.
-            arguments: For it.
-            log: Where its standard error goes.
+            options: For it; `ready` is added, the file that it makes once it serves.
+            folder: Where that file is, and `log`, to which its standard error goes.
             armed: A crash point, with a colon and the number of times that it is to be reached.
         """
         self.name = name
         self.armed = armed
         self.alive_at_ns = time.monotonic_ns()
+        self.nap_ns: tuple[int, int] | None = None
         self._halted = False
+        self._ready = folder / f"{name}.ready"
         environment = {key: value for key, value in os.environ.items() if key != CRASH_ENVIRONMENT}
         if armed is not None:
             environment[CRASH_ENVIRONMENT] = armed
-        with log.open("ab") as errors:
+        arguments = json.dumps(options | {"ready": str(self._ready)})
+        with (folder / "log").open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, "-m", module, arguments],
                 stdin=subprocess.PIPE,
                 stderr=errors,
                 cwd=ROOT,
                 env=environment,
             )
+
+    @property
+    def serves(self) -> bool:
+        """Whether it has begun to serve."""
+        return self._ready.exists()
 
     @property
     def is_gone(self) -> bool:
@@ -90,6 +100,7 @@ class Victim:
     def resume(self) -> None:
         """Let it go on."""
         self._halted = False
+        self.nap_ns = (self.alive_at_ns, time.monotonic_ns())
         self._process.send_signal(signal.SIGCONT)
 
     def retire(self) -> None:

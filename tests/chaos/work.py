@@ -9,8 +9,10 @@ import asyncio
 import os
 import random
 import signal
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -34,7 +36,8 @@ from callboard import (
     Transaction,
 )
 
-EFFECT_TABLE = "CREATE TABLE effect (text TEXT, ref TEXT)"
+TABLES = ("CREATE TABLE effect (text TEXT, ref TEXT)", "CREATE TABLE letter (text TEXT)")
+"""What `ctx.complete` commits, and what goes with tasks that are enqueued on a connection of the handler's own."""
 
 INITIAL_MS, FACTOR, CAP_MS, MAX_ATTEMPTS = 20, 2, 200, 4
 POLICY = RetryPolicy(
@@ -79,10 +82,13 @@ class Failed(Exception):
 class Act:
     """One run of a handler, which tells the journal of itself."""
 
-    def __init__(self, journal: Journal, rng: random.Random, message: Message, ctx: TaskContext) -> None:
+    def __init__(
+        self, journal: Journal, rng: random.Random, message: Message, ctx: TaskContext, database: str
+    ) -> None:
         self.text = text_of(message)
         self.ctx = ctx
         self.rng = rng
+        self.database = database
         self.ended = False
         self._completing_ns = 0
         self._journal = journal
@@ -136,10 +142,29 @@ class Act:
 
     def request_itself(self) -> None:
         """Ask for the very task that runs."""
+        with self._asking(self.text):
+            self.ctx.engine.enqueue(self._message)
+
+    def post(self, text: str, end: str) -> None:
+        """Write a letter and ask for its task on a connection of one's own, and end that transaction."""
+        connection = sqlite3.connect(self.database, isolation_level=None)
+        with closing(connection):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO letter VALUES (?)", (text,))
+            if end == "ROLLBACK":
+                self.ctx.engine.enqueue(message_of(text), connection=connection)
+                connection.execute(end)
+                return
+            with self._asking(text):
+                self.ctx.engine.enqueue(message_of(text), connection=connection)
+                connection.execute(end)
+
+    @contextmanager
+    def _asking(self, text: str) -> Iterator[None]:
         ref = self._journal.new_ref()
-        self._note_other(What.ASKED, self.text, ref)
-        self.ctx.engine.enqueue(self._message)
-        self._journal.note(What.ACCEPTED, task=self.text, ref=ref)
+        self._note_other(What.ASKED, text, ref)
+        yield
+        self._journal.note(What.ACCEPTED, task=text, ref=ref)
 
     def _note_other(self, what: What, text: str, ref: str) -> None:
         self._journal.note(what, task=text, ref=ref, max_attempts=MAX_ATTEMPTS)
@@ -225,6 +250,22 @@ def family(act: Act) -> None:
     act.complete()
 
 
+def sleeper(act: Act) -> Outcome:
+    """Run if it was pulled in."""
+    return act.done()
+
+
+def post(act: Act) -> Outcome:
+    """Ask for a task together with a row of one's own, and take back every third such wish."""
+    number = int(act.text.split()[1])
+    try:
+        act.post(f"quick {number}.4", "COMMIT" if number % 3 else "ROLLBACK")
+    except sqlite3.OperationalError as error:
+        act.end(Came.OUTAGE)
+        raise ServiceUnavailable("the database is locked") from error
+    return act.done()
+
+
 def echo(act: Act) -> Outcome:
     """Ask for itself while it runs, at times."""
     if act.rng.random() < 0.5:
@@ -265,6 +306,8 @@ SORTS: dict[str, Callable[[Act], Outcome | None]] = {
         effect,
         parent,
         family,
+        sleeper,
+        post,
         echo,
         echoed_effect,
         poison,
@@ -286,16 +329,16 @@ def recur(act: Act) -> Outcome | None:
     return None
 
 
-def kinds(journal: Journal, seed: str) -> list[TaskKind[Any]]:
-    """Return the kinds of all tasks."""
+def kinds(journal: Journal, seed: str, database: str) -> list[TaskKind[Any]]:
+    """Return the kinds of all tasks; `database` is the engine's file."""
     rng = random.Random(seed)
 
     def receipt(message: SendReceipt, ctx: TaskContext) -> Outcome | None:
-        act = Act(journal, rng, message, ctx)
+        act = Act(journal, rng, message, ctx, database)
         return played(act, SORTS[act.text.split()[0]])
 
     async def coroutine(message: ReceiptThread, ctx: TaskContext) -> Outcome | None:
-        act = Act(journal, rng, message, ctx)
+        act = Act(journal, rng, message, ctx, database)
         try:
             await asyncio.sleep(rng.uniform(0, 0.1))
         except BaseException:
@@ -304,7 +347,7 @@ def kinds(journal: Journal, seed: str) -> list[TaskKind[Any]]:
         return played(act, SORTS[act.text.split()[0].removeprefix("async_")])
 
     def recurring(message: StringValue, ctx: TaskContext) -> Outcome | None:
-        return played(Act(journal, rng, message, ctx), recur)
+        return played(Act(journal, rng, message, ctx, database), recur)
 
     def played(act: Act, sort: Callable[[Act], Outcome | None]) -> Outcome | None:
         try:

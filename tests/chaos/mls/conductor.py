@@ -20,7 +20,7 @@ from tests.chaos.victim import Victim
 from callboard_rine import Device, RineBackend, database
 from callboard_rine.demo.convergence import is_converged, keeps_out
 
-_LIVE_S = (0.5, 1.6)
+_LIVE_S = (0.0, 1.0)
 _ARMED_S = 3.0
 _EVENT_S = 0.3
 _TICK_S = 0.01
@@ -123,8 +123,8 @@ class MlsRound:
             "rotation_s": _ROTATION_S,
         }
         armed = f"{manner}:{self._rng.randint(1, 2)}" if "." in manner else None
-        victim = Victim(name, "tests.chaos.mls.process", [json.dumps(options)], self._folder / "log", armed)
-        self._serving[host] = fate.decide(victim, manner, self._rng, live_s=_LIVE_S, armed_s=_ARMED_S)
+        victim = Victim(name, "tests.chaos.mls.process", options, self._folder, armed)
+        self._serving[host] = Fate(victim, manner, self._rng, live_s=_LIVE_S, armed_s=_ARMED_S)
 
     def _release(self, each: Fate) -> None:
         status = each.victim.release()

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -71,6 +72,7 @@ def main(options: dict[str, Any]) -> None:
             max_crashes=1_000_000,
         ) as engine,
     ):
+        Path(options["ready"]).touch()
         for pushed in pushes():
             for inbox_id, installation_id in pushed:
                 engine.publish(InstallationAdded(inbox_id, bytes.fromhex(installation_id)))
