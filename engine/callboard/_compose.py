@@ -53,6 +53,8 @@ class Composer:
         for when in (not_before, expires_after):
             if when is not None:
                 check_when(when)
+        if isinstance(expires_after, timedelta) and expires_after < timedelta(0):
+            raise ConfigurationError(f"expires_after must not be negative, not {expires_after!r}")
         if key is not None and not (isinstance(key, str) and key):
             raise ConfigurationError(f"key must be a non-empty string, not {key!r}")
         if origin is not None:

@@ -573,8 +573,10 @@ class Engine:
 
 def _seconds(timeout: float | timedelta | None) -> float | None:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if seconds is not None and not seconds >= 0:
-        raise ConfigurationError(f"timeout must not be negative, not {timeout!r}")
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise ConfigurationError(f"timeout must be at least 0 seconds, a timedelta or None, not {timeout!r}")
     return seconds
 
 

@@ -73,3 +73,19 @@ def test_seconds_are_not_taken_for_nanoseconds_by_an_enqueue(make_engine: MakeEn
 def test_nor_by_an_outcome(outcome: Callable[..., Any]) -> None:
     with pytest.raises(ConfigurationError, match="nanoseconds since the epoch"):
         outcome(SECONDS)
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.5, timedelta(seconds=-1), float("nan"), "5", True])
+@pytest.mark.parametrize("call", ["stop", "wait_idle"])
+def test_a_timeout_is_not_negative(make_engine: MakeEngine, call: str, timeout: Any) -> None:
+    with make_engine(Plugin(receipts(Scripted()))) as engine:
+        with pytest.raises(ConfigurationError, match=r"timeout must be at least 0 seconds"):
+            getattr(engine, call)(timeout)
+        assert engine.health().state == "running"
+
+
+def test_no_task_expires_before_it_was_enqueued(make_engine: MakeEngine) -> None:
+    engine = make_engine(Plugin(receipts(Scripted())))
+    with pytest.raises(ConfigurationError, match="expires_after must not be negative"):
+        engine.enqueue(receipt("hello"), expires_after=timedelta(seconds=-1))
+    assert engine.tasks() == []

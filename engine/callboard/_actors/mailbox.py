@@ -209,6 +209,7 @@ class SchedulerActor(PooledActor):
         self._store.drop_connection()
         self._resources.close()
         self._scheduler.others_wrote()  # as far as anybody can tell
+        self._node.excuse()
         self._failures += 1
         stuck = needs_help(error)
         if stuck and not self.stuck:

@@ -30,6 +30,10 @@ HEARTBEATS = 3
 """Heartbeats in the time of one lease by default, so that one may be late."""
 
 
+_WAITED_NS = 5 * 10**8
+"""Whoever waits longer for the write lock has found out that others cannot give a sign of life either."""
+
+
 class _Seen(NamedTuple):
     row: NodeRow
     since_ns: int
@@ -125,12 +129,20 @@ class Node:
         if not gone:
             return False
         with self._core.store.transaction() as session:
+            if self._core.clock.monotonic_ns() - now_ns > _WAITED_NS:
+                self.excuse()
+                return False
             buried = [row for row in gone if self._nodes.bury(session, row)]
         for row in gone:
             del self._others[row.id]
         for row in buried:
             logger.warning("node {} (process {} on {}) is gone", row.id, row.pid, row.host)
         return self._rescue() > 0
+
+    def excuse(self) -> None:
+        """Count the silence of others from now on: while nobody could write to the database, it told nothing."""
+        now_ns = self._core.clock.monotonic_ns()
+        self._others = {node_id: _Seen(seen.row, now_ns) for node_id, seen in self._others.items()}
 
     def _add(self, session: Session) -> None:
         from importlib.metadata import version  # here, as in _plugins: slow to import

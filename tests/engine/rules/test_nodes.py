@@ -6,15 +6,18 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import peewee
 import pytest
 from tests.engine.acting import (
     RECEIPT,
@@ -37,6 +40,7 @@ from callboard import ConfigurationError, DeadReason, Engine, RescheduleAt, Stor
 from callboard._actors.node import Node
 from callboard._clock import nanoseconds
 from callboard._engine import DEFAULT_LEASE
+from callboard._store.interface import Session
 from callboard._store.sqlite import SqliteStore
 from callboard._task import EnqueueStatus
 from callboard.testing import FakeClock
@@ -471,6 +475,57 @@ def test_a_caller_is_told_which_node_holds_a_task_and_its_group(make_engine: Mak
     assert (task.state, task.owner) == ("pending", None)
     holder.stop()
     assert other.nodes() == []
+
+
+# A database that nobody can write to
+
+
+@pytest.mark.parametrize("looker_waits", [False, True])
+def test_nothing_is_taken_over_because_nobody_could_give_a_sign_of_life(
+    make_engine: MakeEngine,
+    callboard_database: str,
+    callboard_clock: FakeClock,
+    wait_look: Callable[[Engine], None],
+    monkeypatch: pytest.MonkeyPatch,
+    looker_waits: bool,
+) -> None:
+    """The database is locked for longer than a lease; whoever looks is refused, or waits until it is free."""
+    handler, other = Blocking(), Scripted()
+    holder = make_engine(Plugin(receipts(handler)))
+    holder.start()
+    holder.enqueue(receipt("held"))
+    handler.wait_begun("held")
+    impatient = peewee.SqliteDatabase(path_of(callboard_database), timeout=0.05)
+    looking = make_engine(Plugin(receipts(other)), database=impatient)
+    looking.start()
+    wait_look(looking)
+    if looker_waits:
+        store = looking._core.store
+        opened = store.transaction
+
+        @contextmanager
+        def late() -> Iterator[Session]:
+            with opened() as session:
+                callboard_clock.advance(timedelta(seconds=1))
+                yield session
+
+        monkeypatch.setattr(store, "transaction", late)
+        callboard_clock.advance(LONG)
+    else:
+        with closing(sqlite3.connect(path_of(callboard_database), isolation_level=None)) as rival:
+            rival.execute("BEGIN IMMEDIATE")
+            callboard_clock.advance(LONG)
+            eventually(lambda: looking.health().database_error)
+            rival.execute("ROLLBACK")
+        eventually(lambda: not looking.health().database_error)
+    wait_look(looking)
+
+    assert other.played == []
+    handler.let_go()
+    assert holder.wait_idle(WAIT_S)
+    assert holder.health().counters == {"done": 1, "dead": 0, "failed": 0, "stale": 0}
+    looking.stop()
+    impatient.close()
 
 
 # Nodes that hold nothing
