@@ -70,17 +70,14 @@ class Runner:
         self._deliver(run)
 
     def _run(self, run: Run, then: Callable[[], None] | None) -> bool:
-        # Begun before the flag is read: whoever sets the flag and then finds a run not begun knows that it
-        # never will be.
-        run.started_ns = self._core.clock.monotonic_ns()
-        if self.stopping or run.cancelled or run.started_ns >= self._node.lease_until_ns:
-            run.started_ns = 0
-            run.result = "dropped" if run.cancelled else "handed back"
+        refused = self._refuse(run)
+        if refused is not None:
+            run.result = refused
             self._deliver(run)
             return True
-        self.calls += 1
         if run.kind.is_async:
             return self._start_coroutine(run, then)
+        self.calls += 1
         run.thread_id = threading.get_ident()
         try:
             run.result = _outcome(run.kind.handler(run.message, TaskContext(self._core, run)))
@@ -88,6 +85,16 @@ class Runner:
             run.result = self._interrupted() if self._is_users(error) else _failure(error)
         self._end(run)
         return True
+
+    def _refuse(self, run: Run) -> Unsettled | None:
+        """Return how a run ends that may not begin (any more); a run that may counts as begun from here on."""
+        # Begun before the flag is read: whoever sets the flag and then finds a run not begun knows that it
+        # never will be.
+        run.started_ns = self._core.clock.monotonic_ns()
+        if not self.stopping and not run.cancelled and run.started_ns < self._node.lease_until_ns:
+            return None
+        run.started_ns = 0
+        return "dropped" if run.cancelled else "handed back"
 
     def _interrupted(self) -> Unsettled:
         """Note that the user wants to stop, for `run_due` to raise: in here the actor would swallow it."""
@@ -108,14 +115,20 @@ class Runner:
             run.cancel_coroutine()
         return False
 
-    async def _await(self, run: Run) -> Outcome | Failure:
+    async def _await(self, run: Run) -> Outcome | Failure | Unsettled:
+        refused = self._refuse(run)  # once more: a busy loop may come to it much later
+        if refused is not None:
+            return refused
+        self.calls += 1
         try:
             handler: Any = run.kind.handler
             return _outcome(await handler(run.message, TaskContext(self._core, run)))
         except (KeyboardInterrupt, SystemExit) as error:
             return _failure(error)  # asyncio would let it out of the loop, which is the host's or other handlers'
 
-    def _awaited(self, run: Run, task: asyncio.Task[Outcome | Failure], then: Callable[[], None] | None) -> None:
+    def _awaited(
+        self, run: Run, task: asyncio.Task[Outcome | Failure | Unsettled], then: Callable[[], None] | None
+    ) -> None:
         try:
             run.result = task.result()
         except BaseException as error:

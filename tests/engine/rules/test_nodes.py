@@ -33,10 +33,19 @@ from tests.engine.acting import (
     thread,
     threads,
 )
+from tests.engine.messages import SendReceipt
 from tests.engine.rows import path_of, payload, sql, write_by_hand
 from tests.engine.rules.serving_engine import AT_ONCE, EFFECT_TABLE
 
-from callboard import ConfigurationError, DeadReason, Engine, RescheduleAt, StoreError, SystemClock
+from callboard import (
+    ConfigurationError,
+    DeadReason,
+    Engine,
+    RescheduleAt,
+    StoreError,
+    SystemClock,
+    TaskContext,
+)
 from callboard._actors.node import Node
 from callboard._clock import nanoseconds
 from callboard._engine import DEFAULT_LEASE
@@ -418,6 +427,33 @@ def test_a_node_that_is_late_starts_nothing_that_it_had_claimed(
         assert following.wait_idle(WAIT_S)
     handler.let_go()
     assert sorted(handler.begun + other.begun) == ["first", "first", "second"]
+
+
+def test_a_coroutine_whose_loop_came_to_it_after_the_lease_is_not_begun(
+    make_engine: MakeEngine, callboard_clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that blocks its loop holds up the others on it, for longer than the lease lasts."""
+    monkeypatch.setattr(Node, "heartbeat", lambda node: None)
+    handler, other = Blocking(), Blocking()
+
+    async def blocking(message: SendReceipt, ctx: TaskContext) -> Any:
+        return handler(message, ctx)
+
+    late, following = make_engine(Plugin(receipts(blocking))), make_engine(Plugin(receipts(other)))
+    late.start()
+    late.enqueue(receipt("first"))
+    handler.wait_begun("first")
+    second = late.enqueue(receipt("second")).task_id or 0
+    runs = late._core.running.workload.runs  # type: ignore[union-attr]
+    eventually(lambda: second in runs and runs[second].started_ns > 0)  # the loop has it
+    with following:
+        callboard_clock.advance(LONG)
+        other.let_go()
+        other.wait_begun("first", "second")
+        assert following.wait_idle(WAIT_S)
+    handler.let_go()
+    assert late.wait_idle(WAIT_S)
+    assert handler.begun == ["first"]
 
 
 def test_lock_files_go_with_their_nodes(make_engine: MakeEngine, callboard_database: str) -> None:
