@@ -159,7 +159,7 @@ class Engine:
             if self._core.state == STOPPING:
                 raise EngineStateError("this engine is being stopped; make a new Engine")
             if self._execute:
-                runtime = Runtime(self._core, self._workers, loop)
+                runtime = self._make_runtime(loop)
                 runtime.join()  # first: where that cannot be written, plugins need not try
                 try:
                     self._greet()
@@ -170,6 +170,9 @@ class Engine:
                     runtime.abandon()
                     raise
             self._core.state = RUNNING
+
+    def _make_runtime(self, loop: asyncio.AbstractEventLoop | None) -> Runtime:
+        return Runtime(self._core, self._workers, loop)
 
     def stop(self, timeout: float | timedelta | None = 30.0) -> bool:
         """Stop claiming, wait for running tasks, hand back unstarted ones; the engine cannot start again.

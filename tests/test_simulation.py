@@ -1,0 +1,163 @@
+"""Whole engines on a virtual machine: many orders and faults hold the ledger, and a broken engine does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from tests.simulation.search import failing, play, shrunk
+from tests.simulation.world import World
+
+from callboard._actors import runner
+from callboard._store import sqlite_tasks
+from callboard._store.session import SqliteSession
+from callboard._store.sqlite_tasks import SqliteTasks
+from callboard.stores import Held, Session
+
+SEEDS = int(os.environ.get("CALLBOARD_TEST_SEEDS", "300"))
+CHUNK = 20
+MUTANT_SEEDS = 150
+"""Within how many seeds each broken engine is found out; with the present seeds 60 are enough."""
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_seed_keeps_every_promise(first: int) -> None:
+    failed = failing(range(first, first + CHUNK))
+
+    for seed in failed[:1]:
+        failure = play(seed)
+        assert failure is not None, f"seed {seed} fails only after others: it is not replayed by its number"
+        failure = shrunk(failure)
+        pytest.fail("\n".join([*failure.trace, *failure.violations, f"replay: {failure.command()}"]))
+
+
+def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    for seed in range(10):
+        once, again = (World(seed, folder).run() for folder in (tmp_path, tmp_path / "again"))
+        assert once == again
+        assert once.steps > 50
+
+
+class _AnyToken(int):
+    """A token that is equal to each."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def _without(name: str, clause: str, instead: str) -> AbstractContextManager[Any]:
+    statement = getattr(sqlite_tasks, name)
+    assert clause in statement
+    return mock.patch.object(sqlite_tasks, name, statement.replace(clause, instead))
+
+
+def _dropped_requests() -> AbstractContextManager[Any]:
+    return _without("_REQUEST", " + 1 WHERE", " WHERE")
+
+
+def _skipped_token_check() -> AbstractContextManager[Any]:
+    still_running = SqliteTasks.still_running
+
+    def unchecked(self: SqliteTasks, session: Session, ids: list[int]) -> dict[int, Held]:
+        held = still_running(self, session, ids)
+        return {task_id: row._replace(token=_AnyToken(row.token)) for task_id, row in held.items()}
+
+    return mock.patch.object(SqliteTasks, "still_running", unchecked)
+
+
+def _wake_inside_the_transaction() -> AbstractContextManager[Any]:
+    def at_once(self: SqliteSession, call: Callable[[], None]) -> bool:
+        call()
+        return True
+
+    return mock.patch.object(SqliteSession, "after_commit", at_once)
+
+
+def _unchanged_token() -> AbstractContextManager[Any]:
+    return _without("_START", "token = token + 1", "token = token")
+
+
+def _groups_of_others() -> AbstractContextManager[Any]:
+    return _without("_DUE_ARM", sqlite_tasks._NOT_ELSEWHERE, "? > 0")
+
+
+def _kept_pull_in() -> AbstractContextManager[Any]:
+    return _without("_KEEP", "pulled_in_ns = NULL", "pulled_in_ns = pulled_in_ns")
+
+
+def _no_rescue() -> AbstractContextManager[Any]:
+    return mock.patch.object(SqliteTasks, "rescue", lambda *arguments: (0, []))
+
+
+def _unleased_start() -> AbstractContextManager[Any]:
+    def begin(self: runner.Runner, run: Any) -> None:
+        run.started_ns = self._core.clock.monotonic_ns()
+
+    return mock.patch.object(runner.Runner, "_refuse", begin)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        _dropped_requests,
+        _skipped_token_check,
+        _wake_inside_the_transaction,
+        _unchanged_token,
+        _groups_of_others,
+        _kept_pull_in,
+        _no_rescue,
+        _unleased_start,
+    ],
+)
+def test_a_broken_engine_is_found_out(broken: Callable[[], AbstractContextManager[Any]], tmp_path: Path) -> None:
+    with broken():
+        for seed in range(MUTANT_SEEDS):
+            world = World(seed, tmp_path)
+            if world.run().violations:
+                return
+            world.remove()
+    pytest.fail(f"{MUTANT_SEEDS} seeds hold with an engine that is broken")
+
+
+def test_a_failing_seed_prints_a_command_that_replays_it_and_a_shorter_trace() -> None:
+    with _dropped_requests():
+        seed = next(seed for seed in range(MUTANT_SEEDS) if failing(range(seed, seed + 1)))
+        whole = play(seed)
+        assert whole is not None
+        failure = shrunk(whole)
+        again = play(failure.seed, failure.deeds, failure.left_out)
+
+    assert again is not None
+    assert again.violations == failure.violations
+    assert len(failure.trace) < len(whole.trace)
+    assert failure.command().startswith(f"python -m tests.simulation --seed {seed}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--seeds", "2", "--jobs", "1"), 0, "2 seeds, 0 failed"),
+        (("--seed", "3", "--json"), 0, '"failed": []'),
+        (("--seed", "3", "--without", "rain"), 2, "rain: the faults are crash, "),
+        (("--seeds", "0"), 2, "0 is not in the range"),
+    ],
+)
+def test_the_command_says_what_it_did(arguments: tuple[str, ...], code: int, says: str) -> None:
+    command = [sys.executable, "-m", "tests.simulation", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert ended.returncode == code
+    assert says in ended.stdout + ended.stderr
