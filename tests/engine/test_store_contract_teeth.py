@@ -136,6 +136,11 @@ FAULTS = [
         "what_is_due_comes_in_the_order_of_deadlines_whatever_its_kind",
     ),
     Fault(
+        "a claim is from a few kinds only",
+        replaced(sqlite_tasks, "_MOST_ARMS", 2_000),
+        "a_claim_may_be_from_any_number_of_kinds",
+    ),
+    Fault(
         "parked rows stay in the way",
         reworded(sqlite_tasks, "_PARK", "parked = 1", "parked = 0"),
         "parked_rows_are_out_of_the_way_until_they_are_unparked",

@@ -3,8 +3,8 @@
 `callboard.testing.store_contract.StoreContract` holds a test for each promise made here.
 
 Three things hold for every method that takes a session. It is one step inside the transaction of that session,
-and leaves no trace if that is rolled back. It takes any number of ids, ten thousand and more. And whatever a
-driver raises comes out as a `StoreError` (or one of its subclasses) that names the database.
+and leaves no trace if that is rolled back. It takes any number of kinds and of ids, ten thousand and more. And
+whatever a driver raises comes out as a `StoreError` (or one of its subclasses) that names the database.
 """
 
 from __future__ import annotations

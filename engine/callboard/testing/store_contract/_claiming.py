@@ -47,6 +47,19 @@ class ClaimingTests(ContractTests):
         assert texts(steps.due(0, [OTHER])) == ["1", "3", "5"]
         assert texts(steps.due(0, [KIND], now_ns=NOW_NS - 10)) == ["0"]
 
+    def test_a_claim_may_be_from_any_number_of_kinds(self, steps: Steps) -> None:
+        kinds = [f"acme.Kind{number}" for number in range(1_200)]
+        steps.enqueue_many([note(kind, kind=kind, next_attempt_at_ns=NOW_NS - len(kind)) for kind in kinds])
+        steps.enqueue(note("first", kind=kinds[-1], next_attempt_at_ns=1))
+
+        due = steps.due(0, kinds)
+
+        assert [row.next_attempt_at_ns for row in due] == sorted(row.next_attempt_at_ns for row in due)
+        assert sorted(texts(due)) == sorted([*kinds, "first"])
+        assert texts(steps.due(0, kinds, limit=1)) == ["first"]
+        assert len(steps.heads()) == len(kinds)
+        assert steps.due(0, []) == []
+
     def test_a_backlog_of_an_unknown_kind_holds_no_claim_up(self, steps: Steps) -> None:
         unknown = [note(str(number), kind="acme.Unknown", next_attempt_at_ns=1) for number in range(MANY)]
         steps.enqueue_many(unknown)
