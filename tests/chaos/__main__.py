@@ -6,7 +6,6 @@ import json
 import random
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -51,7 +50,7 @@ def main(
     for line in campaign.summary():
         say(line)
     if as_json:
-        figures = {part: asdict(total) for part, total in campaign.totals.items()}
+        figures = {part: vars(total) for part, total in campaign.totals.items()}
         click.echo(json.dumps({"seed": seed, **figures, "violations": campaign.violations}))
     if campaign.violations:
         say(f"seed {seed}, files kept in {folder}")

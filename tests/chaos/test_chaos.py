@@ -1,19 +1,24 @@
 """A handful of kills in every test run; `tox -e chaos` makes it hundreds. And the ledger finds what is wrong."""
 
+import json
 from pathlib import Path
 
+from click.testing import CliRunner
+from tests.chaos.__main__ import main
 from tests.chaos.conductor import Round
 from tests.chaos.mls.conductor import MlsRound
 
 
 def test_killed_engines_lose_nothing(tmp_path: Path) -> None:
-    manners = ["callboard.settle.written", "random", "callboard.complete.committed", "random"]
+    """By the command that `tox -e chaos` runs."""
+    ran = CliRunner().invoke(main, ["--kills=4", "--seed=1", "--json", f"--folder={tmp_path / 'files'}"])
 
-    (played := Round(tmp_path, "handful", manners)).play()
-
-    assert played.violations == []
-    assert played.figures.kills.total() >= len(manners)
-    assert played.figures.runs > 0
+    assert ran.exit_code == 0, ran.output
+    told = json.loads(ran.stdout.splitlines()[-1])
+    assert told["violations"] == []
+    assert sum(told["engine"]["kills"].values()) >= 4
+    assert told["engine"]["runs"] > 0
+    assert not (tmp_path / "files").exists()
 
 
 def test_killed_hosts_keep_their_groups_in_order(tmp_path: Path) -> None:
