@@ -71,6 +71,10 @@ def complete(core: Core, run: Run, outcome: Outcome) -> Iterator[Transaction]:
             f"ctx.complete was given {outcome!r:.200}, which is no outcome; give it Done, RescheduleAt, Defer,"
             " Discard or nothing"
         )
+    if run.is_elsewhere():
+        raise StaleRunError(
+            f"this is a child that the handler of task {run.task.id} forked; only the parent completes"
+        )
     store = core.store
     if store.in_transaction():
         raise CompletionError("ctx.complete opens its own transaction; leave the one this thread is in first")

@@ -184,8 +184,12 @@ class Engine:
 
         Returns:
             Whether every task had ended in time.
+
+        Raises:
+            EngineStateError: a handler or a hook of this engine calls, whose end it would wait for.
         """
         timeout_s = _seconds(timeout)
+        self._check_outside_handlers("stop")
         with self._core.lock:
             state, runtime = self._core.state, self._core.running
             if state in (STOPPING, STOPPED):
@@ -269,9 +273,11 @@ class Engine:
             `False` when the time was up before.
 
         Raises:
-            EngineStateError: the engine is not started, or does not execute; or it was stopped before it was idle.
+            EngineStateError: the engine is not started, or does not execute; or it was stopped before it was idle;
+                or a handler or a hook of this engine calls.
             NotADatabaseError: the file is damaged.
         """
+        self._check_outside_handlers("wait_idle")
         runtime = self._core.running
         if runtime is None:
             raise EngineStateError("wait_idle is for a started engine that executes tasks")
@@ -567,6 +573,14 @@ class Engine:
     def _check_outside_transaction(self) -> None:
         if self._core.store.in_transaction():
             raise EngineStateError("tasks run in transactions of their own; leave the one this thread is in first")
+
+    def _check_outside_handlers(self, call: str) -> None:
+        runtime = self._core.running
+        if runtime is not None and runtime.is_waiting_for_caller():
+            raise EngineStateError(
+                f"{call} waits for handlers and hooks, so none can call it: it would wait for itself; have the"
+                " thread that started the engine do it"
+            )
 
     def _after_fork(self) -> None:
         """Be unstarted in a forked child, whatever the parent's engine is."""

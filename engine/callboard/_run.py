@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
 
 from google.protobuf.message import Message
@@ -28,6 +30,7 @@ class Run:
         started_ns: when the handler was called, on the monotonic clock; 0 before.
         thread_id: the thread that runs a blocking handler.
         result: what the handler returned or raised, once it did.
+        pid: the process in which the handler was called.
         delivered: whether it has been handed in; once is all that the scheduler can count.
         buffered: tasks to enqueue together with the outcome.
         committed: what `ctx.complete` already wrote.
@@ -47,6 +50,7 @@ class Run:
         "group",
         "kind",
         "message",
+        "pid",
         "requests",
         "result",
         "started_ns",
@@ -63,6 +67,7 @@ class Run:
         self.started_ns = 0
         self.thread_id: int | None = None
         self.result: Outcome | Failure | Unsettled | None = None
+        self.pid = 0
         self.delivered = False
         self.buffered: list[NewTask] = []
         self.committed: Transition | None = None
@@ -70,6 +75,15 @@ class Run:
         self.cancel_coroutine: Callable[[], None] | None = None
         self.group: GroupMemory | None = None
         self.requests = task.requests
+
+    def begin(self) -> None:
+        """Note that the handler is called now, by this thread or coroutine in this process."""
+        self.pid = os.getpid()
+        current_run.set(self)
+
+    def is_elsewhere(self) -> bool:
+        """Return whether this is a child that the handler forked, in which the run must come to nothing."""
+        return self.pid != os.getpid()
 
     def note_request(self) -> None:
         """Answer one more request, which has been committed, if the handler has not been called yet.
@@ -89,3 +103,7 @@ class Run:
         self.cancelled = True
         if self.cancel_coroutine is not None:
             self.cancel_coroutine()
+
+
+current_run: ContextVar[Run | None] = ContextVar("callboard_run", default=None)
+"""The run whose handler this thread or coroutine is in, or was when it began."""

@@ -12,6 +12,7 @@ from typing import Any
 import peewee
 import pytest
 from tests.engine.acting import WAIT_S, Blocking, MakeEngine, Plugin, Scripted, receipt, receipts, thread, threads
+from tests.engine.rows import sql
 
 from callboard import Done, EngineStateError, EnqueueStatus, RescheduleAt, TaskContext, UnknownKindError
 from callboard._store.sqlite import SqliteStore
@@ -304,7 +305,9 @@ def test_leaving_the_engine_drains_coroutines_on_the_hosts_loop(make_engine: Mak
     assert ended == ["hello"]
 
 
-def test_stop_cancels_coroutines_that_are_not_done_in_time(make_engine: MakeEngine) -> None:
+def test_stop_cancels_coroutines_that_are_not_done_in_time(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
     begun, cancelled = threading.Event(), threading.Event()
 
     async def handler(message: Any, ctx: TaskContext) -> None:
@@ -322,6 +325,8 @@ def test_stop_cancels_coroutines_that_are_not_done_in_time(make_engine: MakeEngi
     engine.stop(timeout=0)
 
     assert cancelled.wait(WAIT_S)
+    [(attempts, error)] = sql(callboard_database, "SELECT attempts, last_error FROM callboard_task")
+    assert (attempts, error) == (0, None)  # the stop is no fault of the task's
 
 
 # aenqueue

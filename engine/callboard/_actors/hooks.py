@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from loguru import logger
 
 from callboard._actors.dispatcher import Dispatcher
+from callboard._actors.forked import end_child
 from callboard._actors.stacks import stack_of
 from callboard._clock import NEVER_NS, nanoseconds
 from callboard._plugins import PluginHook
@@ -175,6 +177,11 @@ class HookCaller:
                 call.warned = True
                 logger.warning("plugin {}: {} has not returned for minutes", call.hook.plugin, call.hook.hook)
 
+    def is_in_one(self) -> bool:
+        """Return whether the calling thread is in a hook."""
+        with self._lock:
+            return any(call.thread_id == threading.get_ident() for call in self._calls.values())
+
     def overdue(self) -> list[OverdueHook]:
         """Return the hooks that have not returned for long."""
         now_ns = self._core.clock.monotonic_ns()
@@ -235,11 +242,13 @@ class HookCaller:
             logger.info("reconcile of plugin {} is tried again in {:.0f} s", hook.plugin, wait_ns / 1e9)
 
     def _call(self, hook: PluginHook, **arguments: Any) -> bool:
+        pid = os.getpid()
         call = _Call(hook, self._core.clock.monotonic_ns())
         with self._lock:
             self._calls[id(call)] = call
         try:
             return self._core.plugins.call(hook, engine=self._core.engine, **arguments)[0]
         finally:
+            end_child(pid, "a hook")
             with self._lock:
                 del self._calls[id(call)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loguru import logger
 
+from callboard._actors.forked import end_child
 from callboard._actors.loops import HandlerLoop
 from callboard._actors.node import Node
 from callboard._context import TaskContext
@@ -79,10 +80,14 @@ class Runner:
             return self._start_coroutine(run, then)
         self.calls += 1
         run.thread_id = threading.get_ident()
+        run.begin()
+        result: Outcome | Failure | Unsettled
         try:
-            run.result = _outcome(run.kind.handler(run.message, TaskContext(self._core, run)))
+            result = _outcome(run.kind.handler(run.message, TaskContext(self._core, run)))
         except BaseException as error:
-            run.result = self._interrupted() if self._is_users(error) else _failure(error)
+            result = self._interrupted() if self._is_users(error) else _failure(error)
+        end_child(run.pid, "a handler")
+        run.result = result
         self._end(run)
         return True
 
@@ -120,11 +125,14 @@ class Runner:
         if refused is not None:
             return refused
         self.calls += 1
+        run.begin()
         try:
             handler: Any = run.kind.handler
             return _outcome(await handler(run.message, TaskContext(self._core, run)))
         except (KeyboardInterrupt, SystemExit) as error:
             return _failure(error)  # asyncio would let it out of the loop, which is the host's or other handlers'
+        finally:
+            end_child(run.pid, "a handler")
 
     def _awaited(
         self, run: Run, task: asyncio.Task[Outcome | Failure | Unsettled], then: Callable[[], None] | None
@@ -132,8 +140,8 @@ class Runner:
         try:
             run.result = task.result()
         except BaseException as error:
-            if self._interruptible and self.stopping and isinstance(error, asyncio.CancelledError):
-                run.result = "handed back"
+            if self.stopping and isinstance(error, asyncio.CancelledError):
+                run.result = "handed back"  # a stop is no fault of the task's: it must not die of deployments
             else:
                 run.result = _failure(error, cancelled=run.cancelled)
         if then is not None:
@@ -177,7 +185,7 @@ def _outcome(result: Any) -> Outcome | Failure:
 
 def _failure(error: BaseException, *, cancelled: bool = False) -> Failure:
     if cancelled and isinstance(error, asyncio.CancelledError):
-        return Failure("the handler was cancelled: its time was over, or its task or engine was stopped")
+        return Failure("the handler was cancelled: its time was over, or its task was cancelled")
     text = "".join(traceback.format_exception(error))
     if len(text) > MAX_ERROR_CHARS:
         what = "".join(traceback.format_exception_only(error))

@@ -20,6 +20,7 @@ from callboard._actors.router import Router
 from callboard._actors.runner import Runner
 from callboard._actors.scheduler import Scheduler
 from callboard._actors.workload import Workload
+from callboard._run import current_run
 from callboard._task import FinishedTask
 from callboard.errors import EngineStateError
 
@@ -136,6 +137,12 @@ class Runtime(_Parts):
     def tell_died(self, died: list[FinishedTask]) -> None:
         """Have tasks counted and reported that a host's transaction buried; called on any thread."""
         self.actor.post(Died(died))
+
+    def is_waiting_for_caller(self) -> bool:
+        """Return whether the caller is in a handler or a hook of this engine, and would wait for itself."""
+        run = current_run.get()
+        in_handler = run is not None and run.result is None and self.workload.runs.get(run.task.id) is run
+        return in_handler or self.hooks.is_in_one()
 
     def wait_idle(self, timeout_s: float | None) -> bool:
         """Wait until nothing that this node can run is due or running; `False` when time is up.

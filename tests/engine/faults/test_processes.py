@@ -1,0 +1,270 @@
+"""Processes that fork, that exit without a stop, and handlers that fork: no task is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.engine.acting import MakeEngine, Plugin, Scripted, receipts
+from tests.engine.rows import sql
+
+ROOT = Path(__file__).parents[3]
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+PRELUDE = """
+import asyncio, os, signal, sys, threading, time
+from datetime import timedelta
+from callboard import Engine, TaskKind, hookimpl
+from tests.engine.acting import Plugin, eventually, receipt, receipts, thread, threads
+from tests.engine.rows import sql
+
+url = sys.argv[1]
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+"""
+
+
+def run_script(body: str, url: str, *, status: int = 0, stderr: str = "") -> list[str]:
+    """Run a script in a process of its own; return the lines that it said."""
+    script = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PRELUDE + body, url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+    )
+    assert script.returncode == status, script.stderr
+    assert (stderr in script.stderr) if stderr else script.stderr == "", script.stderr
+    return script.stdout.splitlines()
+
+
+def what_the_next_process_runs(make_engine: MakeEngine, url: str) -> list[str]:
+    sql(url, "UPDATE callboard_task SET next_attempt_at_ns = 0")
+    handler = Scripted()
+    engine = make_engine(Plugin(receipts(handler)))
+    engine.run_due()
+    assert (engine.tasks(), engine.dead_tasks()) == ([], [])
+    return handler.played
+
+
+# Forks
+
+
+@needs_fork
+@pytest.mark.parametrize("started", [False, True], ids=["unstarted", "started"])
+def test_a_prefork_server_has_an_engine_in_each_of_its_workers(started: bool, callboard_database: str) -> None:
+    """The master uses the engine, and may have started it; its workers start their copies. One is killed."""
+    body = f"""
+def handle(message, ctx):
+    say("ran", message.text, os.getpid())
+
+engine = Engine(url, plugins=[Plugin(receipts(handle))], lease=timedelta(seconds=60))
+engine.migrate()
+engine.enqueue_many([receipt(f"early {{number}}") for number in range(50)])
+if {started}:
+    engine.start()
+pids, go_on = [], os.pipe()
+for _ in range(4):
+    pid = os.fork()
+    if pid == 0:
+        os.close(go_on[1])
+        assert engine.health().state == "unstarted"
+        with engine:
+            say("serving")
+            os.read(go_on[0], 1)
+        os._exit(0)
+    pids.append(pid)
+
+def nodes():
+    return [pid for (pid,) in sql(url, "SELECT pid FROM callboard_node ORDER BY pid")]
+
+masters = [os.getpid()] if {started} else []
+eventually(lambda: nodes() == sorted(pids + masters))
+engine.enqueue_many([receipt(f"late {{number}}") for number in range(200)])
+eventually(lambda: not engine.tasks())
+os.kill(pids[0], signal.SIGKILL)
+os.waitpid(pids[0], 0)
+eventually(lambda: nodes() == sorted(pids[1:] + masters))
+engine.enqueue(receipt("after the kill"))
+eventually(lambda: not engine.tasks())
+os.close(go_on[1])
+statuses = [os.waitpid(pid, 0)[1] for pid in pids[1:]]
+say("ended", *statuses, engine.stop())
+"""
+    lines = run_script(body, callboard_database)
+
+    ran = [line.split(" ", 1)[1].rsplit(" ", 1)[0] for line in lines if line.startswith("ran ")]
+    texts = [f"early {number}" for number in range(50)] + [f"late {number}" for number in range(200)]
+    assert sorted(ran) == sorted([*texts, "after the kill"])
+    assert [line.strip() for line in lines if line.startswith("ended")] == ["ended 0 0 0 True"]
+    assert sql(callboard_database, "SELECT count(*) FROM callboard_dead_task") == [(0,)]
+    assert sql(callboard_database, "PRAGMA integrity_check") == [("ok",)]
+
+
+FORKING = """
+import loguru
+loguru.logger.enable("callboard")
+loguru.logger.remove()
+loguru.logger.add(lambda line: say("log", line.strip()), format="{message}", level="ERROR")
+
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        say("child")
+        return
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    say("parent", status)
+
+def wait(ctx):
+    if COMPLETE:
+        with ctx.complete() as tx:
+            tx.enqueue(thread("effect"))
+
+def handle(message, ctx):
+    say("begun", message.text)
+    if message.text == "forks":
+        fork()
+        wait(ctx)
+
+async def handle_later(message, ctx):
+    handle(message, ctx)
+
+def effect(message, ctx):
+    say("effect", os.getpid() == parent)
+
+parent = os.getpid()
+engine = Engine(url, plugins=[Plugin(receipts(handle_later if ASYNC else handle), threads(effect))], workers=1)
+"""
+
+
+@needs_fork
+@pytest.mark.parametrize("complete", [False, True], ids=["returns", "completes"])
+@pytest.mark.parametrize("how", ["started", "run_due", "coroutine"])
+def test_a_handler_that_forks_and_returns_twice_ends_its_child(
+    how: str, complete: bool, callboard_database: str
+) -> None:
+    """The child writes no outcome, and runs none of the tasks whose copies it has."""
+    body = f"COMPLETE, ASYNC = {complete}, {how == 'coroutine'}\n" + FORKING
+    run = "engine.run_due()" if how == "run_due" else "engine.start(); engine.wait_idle(20)"
+    body += f"""
+engine.enqueue(receipt("forks", b"group"))
+engine.enqueue_many([receipt(f"behind {{number}}", b"group") for number in range(5)])
+{run}
+say("failed", len(engine.tasks()))
+engine.stop()
+"""
+    lines = run_script(body, callboard_database)
+
+    assert sorted(line for line in lines if line.startswith("begun")) == sorted(
+        ["begun forks", *(f"begun behind {number}" for number in range(5))]
+    )
+    assert lines.count("child") == 1
+    assert lines.count("parent 70") == 1
+    assert lines.count("effect True") == complete
+    assert "effect False" not in lines
+    assert "failed 0" in lines
+    assert [line for line in lines if "a handler forked and came back in the child as well" in line]
+
+
+@needs_fork
+def test_a_hook_that_forks_and_returns_twice_ends_its_child(callboard_database: str) -> None:
+    body = "COMPLETE, ASYNC = False, False\n" + FORKING
+    body += """
+engine = Engine(url, plugins=[Plugin(receipts(handle), reconcile=lambda engine, reason: fork())], workers=1)
+engine.enqueue_many([receipt(f"task {number}") for number in range(5)])
+engine.start()
+engine.wait_idle(20)
+say("stopped", engine.stop())
+"""
+    lines = run_script(body, callboard_database)
+
+    assert sorted(line for line in lines if line.startswith("begun")) == [f"begun task {n}" for n in range(5)]
+    assert (lines.count("child"), lines.count("parent 70"), lines.count("stopped True")) == (1, 1, 1)
+
+
+# Exits
+
+
+ENDINGS = {
+    "end": ("", 0, ""),
+    "sys.exit": ("sys.exit(3)", 3, ""),
+    "unhandled": ("raise ZeroDivisionError('unhandled')", 1, "ZeroDivisionError: unhandled"),
+    "interrupt": ("signal.raise_signal(signal.SIGINT)", -signal.SIGINT, "KeyboardInterrupt"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("busy", ["idle", "function", "coroutine"])
+@pytest.mark.parametrize("starter", ["main", "thread"])
+def test_an_interpreter_that_exits_without_a_stop_leaves_the_tasks_to_the_next(
+    starter: str, busy: str, ending: str, make_engine: MakeEngine, callboard_database: str
+) -> None:
+    """It exits at once, as it would without an engine; what ran then runs again, at once and unsuspected."""
+    last, status, stderr = ENDINGS[ending]
+    body = f"""
+begun = threading.Event()
+
+def handle(message, ctx):
+    if message.text == "held":
+        begun.set()
+        time.sleep(3600)
+
+async def handle_later(message, ctx):
+    if message.text == "held":
+        begun.set()
+        await asyncio.sleep(3600)
+
+handler = handle_later if {busy == "coroutine"} else handle
+engine = Engine(url, plugins=[Plugin(receipts(handler))])
+
+def serve():
+    engine.start()
+    engine.enqueue(receipt("quick"))
+    assert engine.wait_idle(20)
+    if {busy != "idle"}:
+        engine.enqueue(receipt("held", b"group"))
+        engine.enqueue(receipt("behind", b"group"))
+        assert begun.wait(20)
+    engine.enqueue(receipt("later"), not_before=timedelta(hours=1))
+
+if {starter == "thread"}:
+    starter = threading.Thread(target=serve)
+    starter.start()
+    starter.join()
+else:
+    serve()
+say("exits")
+{last}
+"""
+    assert run_script(body, callboard_database, status=status, stderr=stderr) == ["exits"]
+
+    assert sql(callboard_database, "SELECT sum(alone % 2), sum(crashes), sum(attempts) FROM callboard_task") == [
+        (0, 0, 0)
+    ]
+    expected = ["later"] if busy == "idle" else ["behind", "held", "later"]
+    assert sorted(what_the_next_process_runs(make_engine, callboard_database)) == expected
+
+
+def test_a_handler_that_ends_the_interpreter_loses_no_other_task(
+    make_engine: MakeEngine, callboard_database: str
+) -> None:
+    """SIGTERM, which a host leaves to Python, ends the process without any exit handler."""
+    body = """
+def handle(message, ctx):
+    if message.text == "kills":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+engine = Engine(url, plugins=[Plugin(receipts(handle))])
+engine.enqueue_many([receipt("kills"), receipt("beside"), receipt("beside too")])
+engine.start()
+time.sleep(60)
+"""
+    run_script(body, callboard_database, status=-signal.SIGTERM)
+
+    assert "kills" in what_the_next_process_runs(make_engine, callboard_database)
+    assert sql(callboard_database, "SELECT count(*) FROM callboard_task") == [(0,)]
