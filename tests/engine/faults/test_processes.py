@@ -62,7 +62,7 @@ def test_a_prefork_server_has_an_engine_in_each_of_its_workers(started: bool, ca
 def handle(message, ctx):
     say("ran", message.text, os.getpid())
 
-engine = Engine(url, plugins=[Plugin(receipts(handle))], lease=timedelta(seconds=60))
+engine = Engine(url, plugins=[Plugin(receipts(handle))], lease=timedelta(seconds=60), synchronous="NORMAL")
 engine.migrate()
 engine.enqueue_many([receipt(f"early {{number}}") for number in range(50)])
 if {started}:
