@@ -55,18 +55,15 @@ def what_the_next_process_runs(make_engine: MakeEngine, url: str) -> list[str]:
 
 
 @needs_fork
-@pytest.mark.parametrize("started", [False, True], ids=["unstarted", "started"])
-def test_a_prefork_server_has_an_engine_in_each_of_its_workers(started: bool, callboard_database: str) -> None:
-    """The master uses the engine, and may have started it; its workers start their copies. One is killed."""
-    body = f"""
+def test_a_prefork_server_has_an_engine_in_each_of_its_workers(callboard_database: str) -> None:
+    """The master uses the engine, its workers start their copies, and one of them is killed."""
+    body = """
 def handle(message, ctx):
     say("ran", message.text, os.getpid())
 
 engine = Engine(url, plugins=[Plugin(receipts(handle))], lease=timedelta(seconds=60), synchronous="NORMAL")
 engine.migrate()
-engine.enqueue_many([receipt(f"early {{number}}") for number in range(50)])
-if {started}:
-    engine.start()
+engine.enqueue_many([receipt(f"early {number}") for number in range(50)])
 pids, go_on = [], os.pipe()
 for _ in range(4):
     pid = os.fork()
@@ -82,13 +79,12 @@ for _ in range(4):
 def nodes():
     return [pid for (pid,) in sql(url, "SELECT pid FROM callboard_node ORDER BY pid")]
 
-masters = [os.getpid()] if {started} else []
-eventually(lambda: nodes() == sorted(pids + masters))
-engine.enqueue_many([receipt(f"late {{number}}") for number in range(200)])
+eventually(lambda: nodes() == sorted(pids))
+engine.enqueue_many([receipt(f"late {number}") for number in range(200)])
 eventually(lambda: not engine.tasks())
 os.kill(pids[0], signal.SIGKILL)
 os.waitpid(pids[0], 0)
-eventually(lambda: nodes() == sorted(pids[1:] + masters))
+eventually(lambda: nodes() == sorted(pids[1:]))
 engine.enqueue(receipt("after the kill"))
 eventually(lambda: not engine.tasks())
 os.close(go_on[1])
@@ -103,6 +99,29 @@ say("ended", *statuses, engine.stop())
     assert [line.strip() for line in lines if line.startswith("ended")] == ["ended 0 0 0 True"]
     assert sql(callboard_database, "SELECT count(*) FROM callboard_dead_task") == [(0,)]
     assert sql(callboard_database, "PRAGMA integrity_check") == [("ok",)]
+
+
+@needs_fork
+def test_a_master_that_stops_takes_no_commit_of_its_workers_with_it(callboard_database: str) -> None:
+    """SQLite deletes the log with the last connection that it knows of, so a child must not inherit any."""
+    body = """
+engine = Engine(url, plugins=[Plugin(receipts(lambda message, ctx: None))])
+engine.enqueue(receipt("master"))
+ready, go_on = os.pipe(), os.pipe()
+pid = os.fork()
+if pid == 0:
+    engine.enqueue(receipt("before"))
+    os.write(ready[1], b".")
+    os.read(go_on[0], 1)
+    engine.enqueue(receipt("after"))
+    os.kill(os.getpid(), signal.SIGKILL)
+os.read(ready[0], 1)
+engine.stop()
+os.write(go_on[1], b".")
+os.waitpid(pid, 0)
+say(len(sql(url, "SELECT id FROM callboard_task")))
+"""
+    assert run_script(body, callboard_database) == ["3"]
 
 
 FORKING = """
