@@ -2,7 +2,8 @@
 
 An await inside the block would let other handlers of the same loop write into this transaction, because they
 share the thread and so its connection. Two guards refuse that: the loop tells whether it ran meanwhile, and
-another asyncio task that touches the database on this thread gets an error instead of our transaction.
+another asyncio task that would write on this thread gets an error instead of our transaction. The second guard
+is there for every transaction of the engine's: what it accepted would be rolled back with a stranger's failure.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _AWAITED = "ctx.complete was awaited inside; do all awaiting before it, it is th
 
 
 class _Open(threading.local):
-    """The asyncio task that has a completion open on this thread."""
+    """The asyncio task, or the thread, that has a transaction open on this thread."""
 
     owner: object = None
 
@@ -45,13 +46,25 @@ def check_open(run: Run) -> None:
 
 
 def check_thread() -> None:
-    """Refuse to write into the transaction of another handler, which awaits inside its `ctx.complete`.
+    """Refuse to write into the transaction of another coroutine, which awaits inside of it.
 
     Raises:
         CompletionError: this thread has such a transaction open.
     """
     if _open.owner is not None and _open.owner is not _current_task():
-        raise CompletionError("another async handler awaits inside ctx.complete on this thread; it must not")
+        raise CompletionError(
+            "another async handler awaits inside ctx.complete or engine.transaction() on this thread; it must not"
+        )
+
+
+@contextmanager
+def owned() -> Iterator[None]:
+    """Keep the transaction that is open on this thread for this coroutine."""
+    before, _open.owner = _open.owner, _current_task()
+    try:
+        yield
+    finally:
+        _open.owner = before
 
 
 def _current_task() -> object:
@@ -81,29 +94,25 @@ def complete(core: Core, run: Run, outcome: Outcome) -> Iterator[Transaction]:
     task = run.task
     loop_ran = _watch_loop()
     with core.transaction() as tx:
-        _open.owner = _current_task()
-        try:
-            held = store.tasks.still_running(tx.session, [task.id]).get(task.id)
-            if held is None or held.token != task.token:
-                run.cancelled = True
-                raise StaleRunError(f"task {task.id} is no longer this run's; nothing of it is committed")
-            yield tx
-            if loop_ran():
-                raise CompletionError(_AWAITED)
-            transition = _lifecycle.settle(
-                task,
-                outcome,
-                core.clock.now_ns(),
-                recurring=run.kind.recurring,
-                requested=held.requests != run.requests,
-            )
-            store.tasks.settle(tx.session, [(task.id, transition)], core.clock.now_ns())
-            for new in run.buffered:
-                tx.write(new)
-            tx.dirty = True
-            _crash_points.reach("callboard.complete.written")
-        finally:
-            _open.owner = None
+        held = store.tasks.still_running(tx.session, [task.id]).get(task.id)
+        if held is None or held.token != task.token:
+            run.cancelled = True
+            raise StaleRunError(f"task {task.id} is no longer this run's; nothing of it is committed")
+        yield tx
+        if loop_ran():
+            raise CompletionError(_AWAITED)
+        transition = _lifecycle.settle(
+            task,
+            outcome,
+            core.clock.now_ns(),
+            recurring=run.kind.recurring,
+            requested=held.requests != run.requests,
+        )
+        store.tasks.settle(tx.session, [(task.id, transition)], core.clock.now_ns())
+        for new in run.buffered:
+            tx.write(new)
+        tx.dirty = True
+        _crash_points.reach("callboard.complete.written")
     run.committed, run.completed = transition, outcome
     _crash_points.reach("callboard.complete.committed")
 

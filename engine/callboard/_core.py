@@ -126,7 +126,8 @@ class Core:
         opened = self.store.transaction() if connection is None else self.store.session_on(connection)
         with opened as session:
             tx = Transaction(self, session)
-            yield tx
+            with _completion.owned():
+                yield tx
             if tx.dirty:
                 session.after_commit(self.engine.wake)
             if tx.died:

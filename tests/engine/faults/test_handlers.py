@@ -22,7 +22,7 @@ from tests.engine.acting import (
 )
 from tests.engine.rows import path_of
 
-from callboard import EngineStateError, TaskContext
+from callboard import CompletionError, EngineStateError, TaskContext
 from callboard.testing import FakeClock
 
 AFTER_BACKOFF = timedelta(seconds=3)
@@ -84,6 +84,48 @@ def test_a_handler_that_closes_the_connection_it_got_fails_and_the_next_one_gets
         assert engine.health().database_error is None
 
     assert effects.played == ["effect"]
+
+
+def test_a_coroutine_that_awaits_and_fails_leaves_the_effects_of_others_alone(make_engine: MakeEngine) -> None:
+    """They share a thread, and so its connection: neither what it buffered nor its transaction is theirs."""
+    inside, tried = asyncio.Event(), asyncio.Event()
+    refused: list[str] = []
+
+    async def send(message: Any, ctx: TaskContext) -> None:
+        match message.text:
+            case "fails":
+                ctx.enqueue(thread("buffered"))
+                await inside.wait()
+                await tried.wait()
+                raise RuntimeError("after the others")
+            case "fails in a transaction":
+                with ctx.engine.transaction() as tx:
+                    tx.enqueue(thread("rolled back"))
+                    inside.set()
+                    await tried.wait()
+                    raise RuntimeError("inside")
+            case "completes":
+                await inside.wait()
+                try:
+                    ctx.engine.enqueue(thread("would be rolled back with a stranger's"))
+                except CompletionError as error:
+                    refused.append(str(error))
+                tried.set()
+                while ctx.engine.health().counters["failed"] < 2:
+                    await asyncio.sleep(0.005)
+                with ctx.complete() as tx:
+                    tx.enqueue(thread("effect"))
+                    ctx.enqueue(thread("follow-up"))
+
+    effects = Scripted()
+    with make_engine(Plugin(receipts(send), threads(effects))) as engine:
+        engine.enqueue_many([receipt(text) for text in ("fails", "fails in a transaction", "completes")])
+        assert engine.wait_idle(WAIT_S)
+        assert [task.attempts for task in engine.tasks()] == [1, 1]
+
+    assert sorted(effects.played) == ["effect", "follow-up"]
+    [why] = refused
+    assert "another async handler awaits inside ctx.complete or engine.transaction()" in why
 
 
 @pytest.mark.parametrize("call", ["stop", "wait_idle"])

@@ -232,6 +232,36 @@ def test_an_expired_key_package_is_found_and_replaced(stage: Stage, host: HostMa
     assert ann.join_groups() == [b"another"]
 
 
+def test_a_rotation_that_falls_into_a_two_hour_outage_comes_soon_after_it(stage: Stage, host: HostMaker) -> None:
+    """In a month of simulated days."""
+    ann, bob = stage.device("ann"), stage.device("bob")
+    stage.group(bob)
+    service = host(ann)
+    service.settle()
+    directory = stage.network.directory
+    first = directory.key_package(ann.installation_id)
+    due_ns = RineBackend(ann).next_rotation_ns()
+    while stage.clock.now_ns + 6 * 3_600 * 10**9 < due_ns:
+        service.pass_time(timedelta(hours=6))
+    assert directory.key_package(ann.installation_id) == first
+
+    stage.network.faults.outage(calls=1_000_000)
+    while stage.clock.now_ns < due_ns + 2 * 3_600 * 10**9:
+        service.pass_time(timedelta(minutes=2))
+    stage.network.faults.outage(calls=0)
+    assert directory.key_package(ann.installation_id) == first
+    [rotation] = service.engine.tasks(kind="kp_rotation")
+    assert (rotation.attempts, rotation.outages > 20) == (0, True)
+
+    service.pass_time(timedelta(minutes=1))  # the longest backoff
+    assert directory.key_package(ann.installation_id) not in (None, first)
+    service.pass_time(timedelta(days=1))
+    assert {task.kind for task in service.engine.tasks()} == RECURRING
+    assert service.engine.dead_tasks() == []
+    create_group(bob, b"another", ["ann"])
+    assert ann.join_groups() == [b"another"]
+
+
 def crash(stage: Stage, device: Device, database: str, point: str, new: Device | None = None) -> Device:
     """Let another process be the host of `device` until it is killed at `point`; return the device reopened."""
     device.close()
