@@ -91,7 +91,7 @@ def _unchanged_token() -> AbstractContextManager[Any]:
 
 
 def _groups_of_others() -> AbstractContextManager[Any]:
-    return _without("_DUE_ARM", sqlite_tasks._NOT_ELSEWHERE, "? > 0")
+    return _without("_DUE_ARM", sqlite_tasks._NOT_ELSEWHERE, "? > 0 AND ? > 0")
 
 
 def _kept_pull_in() -> AbstractContextManager[Any]:

@@ -127,7 +127,7 @@ FAULTS = [
     ),
     Fault(
         "a claim ignores the groups of other nodes",
-        reworded(sqlite_tasks, "_DUE_ARM", "other.owner <> ?", "other.owner + ? IS NULL"),
+        reworded(sqlite_tasks, "_DUE_ARM", sqlite_tasks._NOT_ELSEWHERE, "? > 0 AND ? > 0"),
         "a_group_that_another_node_runs_is_left_out",
     ),
     Fault(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.handlers import ASYNC, BLOCKING, RECURRING, message_of
 
-from callboard.errors import DatabaseUnavailableError
+from callboard.errors import DatabaseUnavailableError, EngineStateError
 
 if TYPE_CHECKING:
     from tests.simulation.node import SimulatedNode
@@ -55,8 +55,8 @@ class Host:
     def _try(self, deed: Callable[[SimulatedNode], None], node: SimulatedNode) -> None:
         try:
             deed(node)
-        except DatabaseUnavailableError:
-            self._world.book.say("the host was refused: the database is locked")
+        except (DatabaseUnavailableError, EngineStateError) as error:
+            self._world.book.say(f"the host was refused: {error}")
 
     def _enqueue(self, node: SimulatedNode) -> None:
         name, kind = self._new_name()

@@ -66,10 +66,12 @@ _HEADS = (
     " FROM head WHERE kind IS NOT NULL"
 )
 # A group belongs to the node that has rows of it running, so no lease of groups has to be written or given back.
-_NOT_ELSEWHERE = (
-    "NOT EXISTS (SELECT 1 FROM callboard_task AS other INDEXED BY callboard_task_running WHERE"
-    " other.state = 'running' AND other.group_id = callboard_task.group_id AND other.owner <> ?)"
+# Twice, because an index finds what is smaller and what is larger; for what is different it must be read.
+_RUN_BY = (
+    "EXISTS (SELECT 1 FROM callboard_task AS other INDEXED BY callboard_task_running WHERE"
+    " other.state = 'running' AND other.group_id = callboard_task.group_id AND other.owner {test} ?)"
 )
+_NOT_ELSEWHERE = f"NOT {_RUN_BY.format(test='<')} AND NOT {_RUN_BY.format(test='>')}"
 # One arm for each kind: SQLite merges them in the index's order and stops at the limit.
 _DUE_ARM = (
     f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_due"
@@ -292,7 +294,7 @@ class SqliteTasks(TaskPolicy):
         for start in range(0, len(kinds), _MOST_ARMS):
             some = kinds[start : start + _MOST_ARMS]
             sql = f"{' UNION ALL '.join([arm] * len(some))} ORDER BY next_attempt_at_ns LIMIT ?"
-            params = [value for kind in some for value in (node_id, kind, now_ns, node_id)]
+            params = [value for kind in some for value in (node_id, kind, now_ns, node_id, node_id)]
             found += [Task._make(row) for row in session.rows(sql, [*params, limit])]
         if len(kinds) > _MOST_ARMS:
             found = sorted(found, key=attrgetter("next_attempt_at_ns"))[:limit]
@@ -300,7 +302,9 @@ class SqliteTasks(TaskPolicy):
 
     def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
         """Return the earliest rows that were parked behind their group's, as `start` will leave them."""
-        return [Task._make(row) for row in session.rows(_PARKED, (node_id, group_id, now_ns, node_id, limit))]
+        return [
+            Task._make(row) for row in session.rows(_PARKED, (node_id, group_id, now_ns, node_id, node_id, limit))
+        ]
 
     def start(self, session: Session, ids: Sequence[int], now_ns: int, owner: int) -> None:
         """Mark rows as running, each with a new token."""
@@ -390,12 +394,12 @@ class SqliteTasks(TaskPolicy):
 
     def alone_head_ns(self, session: Session, kinds: Iterable[str], node_id: int) -> int | None:
         """Return when the first row is due that must run alone and whose group no other node runs."""
-        head: int | None = session.rows(_ALONE_HEAD, (json.dumps(list(kinds)), node_id))[0][0]
+        head: int | None = session.rows(_ALONE_HEAD, (json.dumps(list(kinds)), node_id, node_id))[0][0]
         return head
 
     def alone_due(self, session: Session, kinds: Iterable[str], node_id: int, now_ns: int) -> list[Task]:
         """Return the first due row that must run alone, as `start` will leave it."""
-        rows = session.rows(_ALONE_DUE, (node_id, now_ns, json.dumps(list(kinds)), node_id))
+        rows = session.rows(_ALONE_DUE, (node_id, now_ns, json.dumps(list(kinds)), node_id, node_id))
         return [Task._make(row) for row in rows]
 
     def stray_head_ns(self, session: Session, kinds: Iterable[str]) -> int | None:
