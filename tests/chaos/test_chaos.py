@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from tests.chaos.__main__ import main
 from tests.chaos.conductor import Round
 from tests.chaos.mls.conductor import MlsRound
+
+pytestmark = pytest.mark.campaign
 
 
 def test_killed_engines_lose_nothing(tmp_path: Path) -> None:

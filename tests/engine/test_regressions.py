@@ -69,7 +69,7 @@ def write_lock(database: str) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
-def test_rule_8_rows_parked_behind_their_group_outlive_a_clock_set_back(
+def test_rule_08_rows_parked_behind_their_group_outlive_a_clock_set_back(
     make_engine: MakeEngine, callboard_database: str, callboard_clock: FakeClock
 ) -> None:
     handler = Blocking()
@@ -126,7 +126,7 @@ def test_rule_16_a_payload_of_a_newer_build_is_deferred_out_of_the_rows_that_wai
     assert left(callboard_database) == [("deferred", 0, 1)]
 
 
-def test_rule_8_a_clock_set_back_while_the_database_is_away_is_still_noticed(
+def test_rule_08_a_clock_set_back_while_the_database_is_away_is_still_noticed(
     make_engine: MakeEngine,
     callboard_database: str,
     callboard_clock: FakeClock,
@@ -159,7 +159,7 @@ def test_rule_8_a_clock_set_back_while_the_database_is_away_is_still_noticed(
         ("initial_backoff_ns", "soon"),
     ],
 )
-def test_rule_5_a_row_by_hand_that_no_pass_could_read_is_refused_by_the_table(
+def test_rule_05_a_row_by_hand_that_no_pass_could_read_is_refused_by_the_table(
     make_engine: MakeEngine, callboard_database: str, column: str, value: Any
 ) -> None:
     make_engine().migrate()
@@ -412,7 +412,7 @@ def test_rule_21_tasks_do_not_run_inside_a_transaction_of_the_caller(make_engine
     assert engine.run_due() == 1
 
 
-def test_rule_7_engines_on_two_names_of_a_file_see_each_other(
+def test_rule_07_engines_on_two_names_of_a_file_see_each_other(
     make_engine: MakeEngine, callboard_database: str, tmp_path: Path
 ) -> None:
     handler = Blocking()
@@ -489,7 +489,7 @@ def test_rule_21_an_engine_that_nobody_stopped_is_stopped_when_the_interpreter_e
     assert (ended.stdout, ended.stderr) == ("stopped\n", "")
 
 
-def test_rule_1_an_enqueue_that_finds_the_disk_full_says_so(
+def test_rule_01_an_enqueue_that_finds_the_disk_full_says_so(
     make_engine: MakeEngine, host_database: peewee.SqliteDatabase
 ) -> None:
     engine = make_engine(Plugin(receipts(Scripted())), database=host_database)

@@ -89,6 +89,8 @@ def never_revived(policy: TaskPolicy, session: Any, tasks: Any, now_ns: int, rec
 
 versions = count()
 
+pytestmark = pytest.mark.campaign
+
 FAULTS = [
     Fault(
         "requests are dropped",

@@ -12,6 +12,8 @@ from tests.fuzz.mutating import mutated, seeds
 from tests.fuzz.rows import CHOICES
 from tests.fuzz.tables import check_file
 
+pytestmark = pytest.mark.campaign
+
 VERDICTS = {"run", "defer", "expired", "exhausted", "malformed"}
 
 

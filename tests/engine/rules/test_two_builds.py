@@ -156,6 +156,7 @@ def test_a_build_that_is_killed_at_work_leaves_everything_to_the_other(
     assert host.dead_tasks() == []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("sort", ["thread", "added"])
 def test_rule_17_an_older_build_that_defers_again_and_again_does_not_starve_the_newer_one(
     start: StartBuild, host: Engine, sort: str
