@@ -48,10 +48,12 @@ class HostsFile(StoreContract):
         return make
 
 
+@pytest.mark.campaign
 class TestAHostsFileWithWal(HostsFile):
     journal_mode = "wal"
 
 
+@pytest.mark.campaign
 class TestAHostsFileWithoutWal(HostsFile):
     journal_mode = "delete"
 
