@@ -30,11 +30,10 @@ PARK_BATCH = 20_000
 SET_ASIDE_NS = 3_600 * 10**9
 """How long a row of an unknown kind is deferred before it is looked at again (rule 16)."""
 
-_SAMPLE = 5
-
-
 PATIENCE_NS = 30 * 10**9
 """How long nothing is claimed to let a task run alone; then other work goes on, and it is tried again."""
+
+_SAMPLE = 5
 
 
 class Memory:
@@ -51,7 +50,8 @@ class Memory:
         self.undecodable: dict[int, int] = {}
         self._warned_ns: dict[str, int] = {}
 
-    # Both take the monotonic clock: one that is set back would hold everything up until it has caught up.
+    # `is_alones_turn` and `warn` take the monotonic clock: one that is set back would hold everything up, and
+    # silence the warnings, until it has caught up.
 
     def is_alones_turn(self, now_ns: int) -> bool:
         """Return whether a task that must run alone is next: in turn with other work, and for some time only."""

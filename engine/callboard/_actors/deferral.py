@@ -36,7 +36,7 @@ class Deferral:
     """The deferred rows as one node sees them."""
 
     def __init__(self, core: Core, memory: Memory) -> None:
-        """Look after them for `engine`."""
+        """Look after them for `core`; `memory` is the claims'."""
         self._core = core
         self._memory = memory
         self.may_have_changed = True
@@ -69,7 +69,8 @@ class Deferral:
         if heads.stray_ns <= now_ns:  # a claim sets aside only rows that need not run alone
             until_ns = now_ns + SET_ASIDE_NS
             for kind, ids in tasks.set_strays_aside(session, runnable, now_ns, until_ns, SET_ASIDE_BATCH).items():
-                self._memory.warn(kind, ids, self._core.registry.remedy(kind), now_ns)
+                remedy = self._core.registry.remedy(kind)
+                self._memory.warn(kind, ids, remedy, self._core.clock.monotonic_ns())
         mine = [kind for kind in heads.deferred if kind in runnable]
         if mine:
             self._memory.forget_undecodable(now_ns)

@@ -248,6 +248,20 @@ def test_rule_16_there_is_one_warning_for_a_kind_and_hour(
         assert log[2].startswith(f"WARNING 3 task(s) of kind {THREAD}")
 
 
+def test_rule_16_a_row_that_a_crash_left_is_warned_of_once_an_hour_like_any_other(
+    make_engine: MakeEngine, callboard_database: str, callboard_clock: FakeClock
+) -> None:
+    enqueue_unknown(make_engine(), "unknown", expires_after=DAY)
+    sql(callboard_database, "UPDATE callboard_task SET alone = 1")
+    with logged("WARNING") as log, make_engine(Plugin(receipts(Scripted()))) as engine:
+        eventually(lambda: len(log) == 1)
+        enqueue_unknown(engine, "within the hour")
+        eventually(lambda: not engine.tasks(state="pending"))
+        assert len(log) == 1
+        callboard_clock.advance(timedelta(minutes=61))
+        eventually(lambda: len(log) == 2)
+
+
 def test_rule_16_the_hour_over_the_row_is_looked_at_and_deferred_again(
     make_engine: MakeEngine, callboard_clock: FakeClock
 ) -> None:
