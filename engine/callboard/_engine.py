@@ -251,7 +251,7 @@ class Engine:
         with self._core.lock:
             self._check_outside_transaction()
             self._core.ready()
-            if self._core.state == RUNNING or not self._execute:
+            if self._core.state in (RUNNING, STOPPING) or not self._execute:
                 raise EngineStateError("run_due is for an engine that is not started and not execute=False")
             first = not self._greeted
             self._greet()

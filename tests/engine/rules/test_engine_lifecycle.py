@@ -252,6 +252,21 @@ def test_rule_21_stop_claims_nothing_more(make_engine: MakeEngine, callboard_dat
     assert len(sql(callboard_database, "SELECT * FROM callboard_task")) == 1
 
 
+def test_rule_21_run_due_runs_nothing_of_an_engine_that_is_being_stopped(make_engine: MakeEngine) -> None:
+    handler = Blocking()
+    engine = make_engine(Plugin(receipts(handler)), workers=1)
+    engine.start()
+    engine.enqueue(receipt("running"))
+    handler.wait_begun("running")
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(engine.stop, timeout=WAIT_S)
+        eventually(lambda: engine.health().state == "stopping")
+        with pytest.raises(EngineStateError, match="not started"):
+            engine.run_due()
+        handler.let_go()
+        assert stopping.result(WAIT_S)
+
+
 @pytest.mark.parametrize("timeout", [0, 0.05, timedelta(milliseconds=50)])
 def test_rule_21_a_handler_that_outlives_the_deadline_keeps_its_row(
     timeout: Any, make_engine: MakeEngine, callboard_database: str, callboard_clock: FakeClock
