@@ -6,6 +6,7 @@ What is named here is the public API; modules whose names begin with an undersco
 * A plugin returns `TaskKind`s. A handler gets a `TaskContext` and returns `Done`, `RescheduleAt`, `Defer` or
   `Discard`, or raises. The hooks are in `callboard.hookspec`, their reference.
 * Tests move a `callboard.testing.FakeClock`.
+* For another database somebody writes a store: `callboard.stores`.
 * `Engine.health`, `Engine.tasks` and `Engine.dead_tasks` tell what goes on; the log (loguru's) is silent until
   `logger.enable("callboard")`.
 """
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 from loguru import logger as _logger
 
+from callboard._actors.hooks import OverdueHook
+from callboard._actors.watch import OverdueRun
 from callboard._clock import NEVER_NS, Clock, SystemClock
 from callboard._context import TaskContext
 from callboard._engine import Engine
@@ -92,6 +95,8 @@ __all__ = [
     "NodeRow",
     "NotADatabaseError",
     "Outcome",
+    "OverdueHook",
+    "OverdueRun",
     "PayloadError",
     "PendingRemove",
     "PluginError",

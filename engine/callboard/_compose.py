@@ -12,7 +12,7 @@ from callboard._clock import NEVER_NS, Clock, check_when, deadline_ns, nanosecon
 from callboard._kinds import KindRegistry, TaskKind, check_group_id
 from callboard._outcome import check_text
 from callboard._retry import DEFAULT_POLICY
-from callboard._task import NewTask, Task
+from callboard._task import DeadTask, NewTask, Task
 from callboard.errors import ConfigurationError, UnknownKindError
 
 DEFAULT_EXPIRY_NS = nanoseconds(DEFAULT_POLICY.expires_after)
@@ -105,8 +105,8 @@ def resolved(task: Task, kind: TaskKind[Any], message: Message) -> Task:
     )
 
 
-def revived(dead: Any, now_ns: int) -> NewTask:
-    """Return a dead task as a new one, with the same span between birth and expiry."""
+def revived(dead: DeadTask | Task, now_ns: int) -> NewTask:
+    """Return a task that is dead, or about to be, as a new one, with the same span between birth and expiry."""
     span = dead.expires_at_ns - dead.created_at_ns
     expires_at_ns = NEVER_NS if dead.expires_at_ns == NEVER_NS else min(now_ns + max(span, 0), NEVER_NS)
     same = {name: getattr(dead, name) for name in NewTask._fields if name in dead._fields}

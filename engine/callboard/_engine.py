@@ -37,7 +37,6 @@ DEFAULT_WORKERS = 32
 DEFAULT_DEAD_RETENTION = timedelta(days=30)
 """How long dead tasks are kept by default."""
 
-
 DEFAULT_LEASE = timedelta(seconds=15)
 """After how long without a heartbeat a node's tasks are taken over by default."""
 
@@ -82,10 +81,10 @@ class Engine:
             synchronous: SQLite's setting for a database given by URL: `FULL`, or `NORMAL`, which may lose the
                 last commits when the power fails.
             dead_retention: how long dead tasks are kept; `None` for ever.
-            max_crashes: how often in a row a task may take its process down before it is dead.
             lease: after how long without a sign of life other engines take this one's tasks over.
             heartbeat: how often it gives one while it runs tasks, at least twice in the lease; a third of the
                 lease by default.
+            max_crashes: how often in a row a task may take its process down before it is dead.
             clock: the source of time; tests give a `callboard.testing.FakeClock`.
 
         Raises:
@@ -236,6 +235,7 @@ class Engine:
 
         Raises:
             StoreError: the database cannot be used; it has not been changed.
+            EngineStateError: the engine has been stopped.
         """
         return self._core.migrate()
 
@@ -315,7 +315,8 @@ class Engine:
 
         Raises:
             UnknownKindError: no plugin here registered the message's kind.
-            ConfigurationError: the group id is empty or too long.
+            ConfigurationError: an argument cannot work, such as a group id that is empty or too long.
+            CompletionError: another coroutine on this thread awaits inside a transaction.
             StoreError: the database refused; nothing was written.
             EngineStateError: the engine has been stopped.
         """
@@ -342,6 +343,7 @@ class Engine:
 
         Raises:
             UnknownKindError: no plugin here registered the kind of one of them; none is written.
+            CompletionError: another coroutine on this thread awaits inside a transaction.
             StoreError: the database refused; none is written.
             EngineStateError: the engine has been stopped.
         """
@@ -356,7 +358,10 @@ class Engine:
     def transaction(self) -> Iterator[Transaction]:
         """Open a transaction on this thread, or a part of the one that is open; all of it commits, or nothing.
 
+        Do not await inside: the loop's other coroutines share the thread, and could write nothing meanwhile.
+
         Raises:
+            CompletionError: another coroutine on this thread awaits inside a transaction.
             StoreError: the database refused.
             EngineStateError: the engine has been stopped.
         """

@@ -17,7 +17,8 @@ class Health:
         state: `unstarted`, `running`, `stopping` or `stopped`.
         database: what the engine is connected to.
         database_error: why nothing is claimed at the moment; `None` when all is well.
-        stuck: whether waiting is no remedy: the file was removed, replaced or damaged, or its tables are gone.
+        stuck: whether waiting is no remedy: the file was removed, replaced or damaged, or its tables are gone or
+            were migrated by a newer engine.
         plugins: what became of each plugin.
         missing_services: for each kind left to other nodes, the services that the host did not give.
         running: tasks claimed and not yet written back.

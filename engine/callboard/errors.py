@@ -59,7 +59,11 @@ class StaleRunError(CallboardError):
 
 
 class CompletionError(CallboardError, RuntimeError):
-    """Say that `TaskContext.complete` was misused: called twice, or awaited inside."""
+    """Say that a transaction was misused.
+
+    `TaskContext.complete` was called twice or inside another transaction, or somebody awaits inside of it; or
+    another coroutine on this thread awaits inside `Engine.transaction`, and nobody else may write into that.
+    """
 
 
 class StoreError(CallboardError):

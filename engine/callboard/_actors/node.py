@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 HEARTBEATS = 3
 """Heartbeats in the time of one lease by default, so that one may be late."""
 
-
 _WAITED_NS = 5 * 10**8
 """Whoever waits longer for the write lock has found out that others cannot give a sign of life either."""
 

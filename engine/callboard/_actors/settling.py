@@ -28,7 +28,7 @@ class Settlement:
     """
 
     def __init__(self, core: Core, runs: Sequence[Run]) -> None:
-        """Settle `runs` for `engine`."""
+        """Settle `runs` for `core`."""
         self._core = core
         self._runs = runs
         self.finished: list[FinishedTask] = []

@@ -35,7 +35,7 @@ class Watch:
     """What one node looks at about once a second."""
 
     def __init__(self, core: Core, workload: Workload) -> None:
-        """Watch `engine` and what it has claimed."""
+        """Watch the clock and the file of `core`, and what it has claimed."""
         self._core = core
         self._workload = workload
         self._offset_ns = self._clock_offset_ns()

@@ -48,10 +48,10 @@ def run(database: str, workers: int, timeout_s: int, log_level: str) -> None:
     It makes the file if there is none, and runs until Ctrl-C or SIGTERM. It then waits for running tasks and exits
     with status 0, or 1 if one outlives --timeout. A second Ctrl-C ends it at once; tasks that it cuts short run
     again later. It waits for a file that is locked, full or read-only, and exits with status 1 when the file is
-    removed, replaced or damaged.
+    removed, replaced, damaged, or migrated by a newer Callboard.
 
-    Kinds that need a service of the host are left to a program that embeds the engine. A failed attempt is not
-    logged: `callboard tasks list --json` and `callboard dead list` show it.
+    Kinds that need a service of the host are left to a program that embeds the engine. Of failed attempts the log
+    names kind and exception; `callboard tasks list --json` and `callboard dead list --json` show the traceback.
 
     Example: callboard run service.db --workers 8
     """
