@@ -1,4 +1,4 @@
-"""A handful of kills in every test run; `tox -e chaos` makes it hundreds. And the ledger finds what is wrong."""
+"""A handful of kills for each `tox`; `tox -e chaos` makes it hundreds. And the ledger finds what is wrong."""
 
 import json
 from pathlib import Path
