@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _LOOK_S = 1.0
 """How often `run_due` looks whether a coroutine is over its time, as a started engine does."""
 
+_LAST_WRITES_S = 10.0
+"""How long a stop whose time is up still waits for the last outcomes to be written, where the database is slow."""
+
 
 class _Parts:
     """What both ways to run tasks are made of."""
@@ -173,7 +176,7 @@ class Runtime(_Parts):
             for task_id in list(self.workload.runs):
                 self.cancel(task_id)
         self.actor.post(QUIT)
-        left_s = None if deadline_s is None else max(deadline_s - self._alarm.time_s(), 0) + 10
+        left_s = None if deadline_s is None else max(deadline_s - self._alarm.time_s(), 0) + _LAST_WRITES_S
         self.wait_for((self.actor.ended,), left_s)
         self.heartbeat.stop()
         self.loop.close()

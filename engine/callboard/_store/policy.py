@@ -53,7 +53,7 @@ class TaskPolicy(ABC):
 
     @abstractmethod
     def mark_cancelled(self, session: Session, task_id: int) -> None:
-        """Keep a running row's number of requests as `cancelled` and give it a new token, unless that was done."""
+        """Keep a running row's number of requests as `cancelled` and add 1 to its token, unless that was done."""
 
     @abstractmethod
     def orphans(self, session: Session) -> list[Orphan]:

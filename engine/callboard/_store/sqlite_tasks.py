@@ -114,6 +114,7 @@ _RESOLVE = (
     " backoff_factor = ?, max_backoff_ns = ? WHERE id = ?"
 )
 _RUNNING = f"SELECT id, token, requests, cancelled FROM callboard_task WHERE {_IN_IDS} AND state = 'running'"
+# One more, and not `_NEXT_TOKEN`, which may wrap: by that its run knows the row that it has to bury.
 _CANCEL = (
     "UPDATE callboard_task SET cancelled = requests, token = min(token, 9223372036854775806) + 1"
     " WHERE id = ? AND cancelled = 0"
@@ -369,7 +370,7 @@ class SqliteTasks(TaskPolicy):
         session.run(_HAND_BACK, (_ids(ids),))
 
     def mark_cancelled(self, session: Session, task_id: int) -> None:
-        """Keep a running row's number of requests as `cancelled` and give it a new token, unless that was done."""
+        """Keep a running row's number of requests as `cancelled` and add 1 to its token, unless that was done."""
         session.run(_CANCEL, (task_id,))
 
     def orphans(self, session: Session) -> list[Orphan]:

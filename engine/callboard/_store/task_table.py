@@ -128,9 +128,10 @@ class TaskTable(Protocol):
         ...
 
     def cancel(self, session: Session, task: Task, now_ns: int) -> FinishedTask | None:
-        """Bury a task. Mark the row of a running one instead and give it a new token, once; return `None` then.
+        """Bury a task. Mark the row of a running one instead and add 1 to its token, once; return `None` then.
 
-        The marked row keeps its group occupied until `bury_cancelled`.
+        By just that token its run knows the row as its own, to be buried when the handler has returned. The marked
+        row keeps its group occupied until `bury_cancelled`.
         """
         ...
 
