@@ -1,7 +1,7 @@
 """Where actors run: a bounded, elastic pool of threads, or the caller's own thread.
 
-The dispatcher is a seam. Whatever has `submit` can stand here, such as a seeded single-threaded one that
-chooses the order of events in a simulation.
+The dispatcher is a seam. Whatever has `submit` can stand here, such as a simulation's, from which a seed chooses
+what runs next.
 """
 
 from __future__ import annotations
