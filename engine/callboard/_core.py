@@ -109,14 +109,20 @@ class Core:
     def ready(self, *, connects: bool = True) -> None:
         """Do what every call needs: load the plugins and, if it `connects`, migrate; look again each second.
 
+        Inside a transaction there is no second look: nobody else can migrate meanwhile, and whoever holds the lock
+        may be waiting until this transaction has ended, so that the process can fork.
+
         Raises:
             SchemaError: a newer engine has migrated the tables and says that this one cannot use them.
         """
         self.check_usable()
         if not self._loaded:
             self.load_plugins()
-        if connects and not (self._prepared and self.clock.monotonic_ns() - self._prepared_ns < _LOOK_NS):
+        if connects and not (self._prepared and (self._looked() or self.store.in_transaction())):
             self.migrate()
+
+    def _looked(self) -> bool:
+        return self.clock.monotonic_ns() - self._prepared_ns < _LOOK_NS
 
     @contextmanager
     def transaction(self, connection: Any = None) -> Iterator[Transaction]:

@@ -587,9 +587,6 @@ class Engine:
                 " thread that started the engine do it"
             )
 
-    def _before_fork(self) -> None:
-        self._core.store.close()
-
     def _after_fork(self) -> None:
         """Be unstarted in a forked child, whatever the parent's engine is."""
         self._greeted = False

@@ -18,16 +18,6 @@ def watch(engine: Engine) -> None:
     _engines.add(engine)
 
 
-def _forking() -> None:
-    """Close what no thread is using: SQLite would take a connection that a child inherits for a lock on the file.
-
-    The child's own connections would then take none, and another process that thinks itself alone would delete the
-    log that the child writes to.
-    """
-    for engine in list(_engines):
-        engine._before_fork()
-
-
 def _forked() -> None:
     for engine in list(_engines):
         engine._after_fork()
@@ -39,5 +29,5 @@ def _exiting() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_forking, after_in_child=_forked)
+    os.register_at_fork(after_in_child=_forked)
 atexit.register(_exiting)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import traceback
 from types import FrameType
 
 _frame_lock = threading.Lock()
+
+
+def _forked() -> None:
+    global _frame_lock
+    _frame_lock = threading.Lock()  # a thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def stack_of(thread_id: int | None) -> str:

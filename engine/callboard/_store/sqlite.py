@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import peewee
 from playhouse.pool import PooledSqliteDatabase
 
-from callboard._store import host_connection, migrating
+from callboard._store import forking, host_connection, migrating
 from callboard._store.failures import is_locked, translate
 from callboard._store.interface import Session
 from callboard._store.opened_file import OpenedFile
-from callboard._store.session import SqliteSession, connected, peewee_session, raw_connection
+from callboard._store.session import SqliteSession, connected, peewee_session, raw_connection, translated
 from callboard._store.sqlite_groups import SqliteGroups
 from callboard._store.sqlite_nodes import SqliteNodes
 from callboard._store.sqlite_tasks import SqliteTasks
@@ -74,7 +76,10 @@ class SqliteStore:
         self.nodes = SqliteNodes(self.path)
         self._file = OpenedFile(self.path, self.where)
         self._checked_version: int | None = None
+        self._forks = 0
+        self._seen = threading.local()
         self._use(database)
+        forking.watch(self)
 
     def _use(self, database: peewee.SqliteDatabase) -> None:
         self.database = database
@@ -82,9 +87,36 @@ class SqliteStore:
         self._dead_table: Any = peewee.Table("callboard_dead_task", DeadTask._fields, _database=database)
 
     @contextmanager
+    def _using(self) -> Iterator[None]:
+        with forking.session(), self._file.watched():
+            self._reconnect()
+            yield
+
+    def _reconnect(self) -> None:
+        """Replace the connection that the calling thread keeps, if a fork has closed it."""
+        if getattr(self._seen, "forks", 0) == self._forks:
+            return
+        if not self.database.is_closed():
+            self._drop_connection()
+            with translated(self.where):
+                self.database.connect()
+        self._seen.forks = self._forks
+
+    def disconnect(self) -> None:
+        """Close every connection of every thread; one that a thread keeps is replaced by its next session.
+
+        Of a host's database only those that no thread is using are closed: the others are the host's.
+        """
+        if isinstance(self.database, PooledSqliteDatabase):
+            if self._owned:
+                self._forks += 1
+                self.database.close_stale(age=-math.inf)  # those in use, whatever the clock was set to
+            self.database.close_idle()
+
+    @contextmanager
     def transaction(self) -> Iterator[SqliteSession]:
         """Open a write transaction on the calling thread, or join the one that is open there."""
-        with self._file.watched(), peewee_session(self.database, self.where) as session:
+        with self._using(), peewee_session(self.database, self.where) as session:
             yield session
 
     @contextmanager
@@ -95,7 +127,7 @@ class SqliteStore:
         task enqueued on an idle engine starts a disk flush earlier: 0.3 ms in place of 0.6 ms at best, 0.4 ms
         in place of 4 ms on a busy disk. Only in WAL mode is this safe, so other databases wait.
         """
-        with self._file.watched(), connected(self.database, self.where):
+        with self._using(), connected(self.database, self.where):
             settings = SqliteSession(raw_connection(self.database), self.where)
             level = settings.rows("PRAGMA synchronous")[0][0]
             relaxed = level > _SYNCHRONOUS_NORMAL and settings.rows("PRAGMA journal_mode")[0][0] == "wal"
@@ -111,7 +143,7 @@ class SqliteStore:
     @contextmanager
     def reading(self) -> Iterator[SqliteSession]:
         """Open a session that reads, in the calling thread's transaction if it has one."""
-        with self._file.watched(), connected(self.database, self.where):
+        with self._using(), connected(self.database, self.where):
             yield SqliteSession(raw_connection(self.database), self.where)
 
     def session_on(self, connection: Any) -> AbstractContextManager[Session]:
@@ -126,7 +158,9 @@ class SqliteStore:
     def thread(self) -> Iterator[None]:
         """Keep the calling thread's connection open, for a thread of the engine's own."""
         self._file.check_writable()
-        with connected(self.database, self.where):
+        with ExitStack() as stack:
+            with self._using():
+                stack.enter_context(connected(self.database, self.where))
             self._checked_version = None  # it is a connection's own
             try:
                 self.data_version()
@@ -137,6 +171,10 @@ class SqliteStore:
 
     def drop_connection(self) -> None:
         """Close the calling thread's connection for good, because it may be broken."""
+        with forking.session():
+            self._drop_connection()
+
+    def _drop_connection(self) -> None:
         database = self.database
         with suppress(peewee.PeeweeException, sqlite3.Error):
             if isinstance(database, PooledSqliteDatabase):
@@ -199,14 +237,15 @@ class SqliteStore:
     @contextmanager
     def _inspecting(self) -> Iterator[Session]:
         """Read the file without the pragmas that a full connection sets, since those write its header."""
-        try:
-            connection = sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=ro", uri=True)
-        except sqlite3.Error as error:
-            raise translate(error, self.where) from error
-        try:
-            yield SqliteSession(connection, self.where)
-        finally:
-            connection.close()
+        with forking.session():
+            try:
+                connection = sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=ro", uri=True)
+            except sqlite3.Error as error:
+                raise translate(error, self.where) from error
+            try:
+                yield SqliteSession(connection, self.where)
+            finally:
+                connection.close()
 
     def data_version(self) -> int:
         """Return a number that changes when another connection commits; call it from one thread.
@@ -220,7 +259,7 @@ class SqliteStore:
         """
         self._file.check_writable()
         with self.reading() as session:
-            version: int = session.rows("PRAGMA data_version")[0][0]
+            version: int = session.rows("PRAGMA data_version")[0][0] + (self._forks << 32)
             if version != self._checked_version:
                 migrating.check(session, self.where)
                 self._checked_version = version
@@ -273,7 +312,8 @@ class SqliteStore:
     def close(self) -> None:
         """Close the connections that no thread is using."""
         if isinstance(self.database, PooledSqliteDatabase):
-            self.database.close_idle()
+            with forking.session():
+                self.database.close_idle()
 
     def forget(self) -> None:
         """Drop every connection without closing it, as a forked child must."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from callboard._store import node_lock
+from callboard._store import forking, node_lock
 from callboard._store.interface import NodeRow, Session
 from callboard._store.node_lock import NodeLock
 
@@ -55,9 +55,10 @@ class SqliteNodes:
 
     def unlock(self, node_id: int) -> None:
         """Give a node's lock back."""
-        lock = self._locks.pop(node_id, None)
-        if lock is not None:
-            lock.release()
+        with forking.session():
+            lock = self._locks.pop(node_id, None)
+            if lock is not None:
+                lock.release()
 
     def others(self, session: Session, node_id: int) -> list[NodeRow]:
         """Return the other nodes' rows, in the order of their ids; all of them for the `node_id` 0."""
@@ -65,7 +66,8 @@ class SqliteNodes:
 
     def has_ended(self, node: NodeRow) -> bool:
         """Return whether a node's process on this machine has ended; `False` where that cannot be told."""
-        return node.host == self._host and node_lock.is_free(self._lock_path(node.id))
+        with forking.session():  # or a child that inherits the look's descriptor would hold the lock
+            return node.host == self._host and node_lock.is_free(self._lock_path(node.id))
 
     def bury(self, session: Session, node: NodeRow) -> bool:
         """Delete the row of a node that is gone; `False` when it has given a sign of life."""

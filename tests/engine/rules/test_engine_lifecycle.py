@@ -449,6 +449,29 @@ print(json.dumps(answer + [in_child(lambda: engine.run_due())]))
     assert run_script(body, path_of(callboard_database)) == [True, False, 1]
 
 
+def test_rule_21_a_call_in_a_transaction_waits_for_no_thread_that_may_wait_for_a_fork(
+    make_engine: MakeEngine, callboard_clock: FakeClock
+) -> None:
+    """Another thread's look at the tables waits until the fork is over, and the fork until this transaction is."""
+    engine = make_engine(Plugin(receipts(Scripted())))
+    holds, leave = threading.Event(), threading.Event()
+
+    def look() -> None:
+        with engine._core.lock:
+            holds.set()
+            leave.wait(WAIT_S)
+
+    with ThreadPoolExecutor() as pool:
+        with engine.transaction():
+            looking = pool.submit(look)
+            assert holds.wait(WAIT_S)
+            callboard_clock.advance(timedelta(seconds=5))
+            engine.enqueue(receipt("hello"))
+            assert not looking.done()
+        leave.set()
+    assert len(engine.tasks()) == 1
+
+
 # Rule 22
 
 
