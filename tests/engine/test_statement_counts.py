@@ -207,8 +207,9 @@ def test_an_idle_engine_runs_no_statement_on_its_tables(
     engine.enqueue(SendReceipt(text="tomorrow"), not_before=timedelta(days=1))
     engine.start()
     assert engine.wait_idle(60)
-    statements.forget()
-    statements.wait_for_looks(3)  # the first ones find this thread's commits and look after them
-    statements.forget()
-    statements.wait_for_looks(20)
-    assert statements.on_tables() == []
+    for _ in range(5):  # the first looks find this thread's commits, and a busy machine comes to that late
+        statements.forget()
+        statements.wait_for_looks(20)
+        if not statements.on_tables():
+            return
+    pytest.fail(f"it does not come to rest: {statements.on_tables()}")
