@@ -23,7 +23,7 @@ from callboard import (
 )
 from callboard._store import migrating
 from callboard._store.session import SqliteSession, raw_connection
-from callboard._store.sqlite import SqliteStore
+from callboard._store.sqlite import SqliteStore, open_sqlite
 from callboard._store.sqlite_tasks import SqliteTasks
 from callboard.stores import Store
 
@@ -341,3 +341,15 @@ def test_another_sort_of_database_is_refused_saying_what_is_taken(database: Any)
         match=r"sqlite:///service\.db.*or a peewee SqliteDatabase, or an object with all of callboard",
     ):
         Engine(database)
+
+
+def test_a_connection_that_comes_back_after_the_close_is_closed(callboard_database: str) -> None:
+    """A thread may outlive its engine's stop; what nobody closes is a warning when it is collected."""
+    store = open_sqlite(callboard_database, "FULL")
+    with store.reading() as session:
+        store.close()
+        connection = session.connection
+        assert session.rows("SELECT 1") == [(1,)]
+
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")

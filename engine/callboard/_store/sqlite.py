@@ -310,9 +310,11 @@ class SqliteStore:
             return session.rows(*query.sql())
 
     def close(self) -> None:
-        """Close the connections that no thread is using."""
+        """Close idle connections at once and, of our own database, others when their threads give them back."""
         if isinstance(self.database, PooledSqliteDatabase):
             with forking.session():
+                if isinstance(self.database, _OwnDatabase):
+                    self.database.is_retired = True
                 self.database.close_idle()
 
     def forget(self) -> None:
@@ -320,6 +322,17 @@ class SqliteStore:
         self.nodes.forget()
         _orphans.append(self.database)
         self._use(self._make_database())
+
+
+class _OwnDatabase(PooledSqliteDatabase):
+    """A pool that can be retired: a thread may give its connection back when nobody will ask for one any more."""
+
+    is_retired = False
+
+    def _can_reuse(self, connection: sqlite3.Connection) -> bool:
+        if self.is_retired:
+            return False
+        return bool(super()._can_reuse(connection))  # type: ignore[no-untyped-call]
 
 
 def own_database(path: str, synchronous: str) -> peewee.SqliteDatabase:
@@ -330,7 +343,7 @@ def own_database(path: str, synchronous: str) -> peewee.SqliteDatabase:
     """
     if synchronous not in ("FULL", "NORMAL"):
         raise ConfigurationError(f"synchronous must be 'FULL' or 'NORMAL', not {synchronous!r}")
-    return PooledSqliteDatabase(  # type: ignore[no-untyped-call]
+    return _OwnDatabase(  # type: ignore[no-untyped-call]
         path,
         pragmas={"synchronous": synchronous},
         max_connections=None,
