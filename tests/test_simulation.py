@@ -38,6 +38,11 @@ def test_every_seed_keeps_every_promise(first: int) -> None:
         pytest.fail("\n".join([*failure.trace, *failure.violations, f"replay: {failure.command()}"]))
 
 
+def test_what_is_handed_back_after_a_lapse_is_claimed_again_at_once() -> None:
+    """Seed 4252 found a node that slept beside it."""
+    assert play(4252) is None
+
+
 def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     for seed in range(10):

@@ -72,6 +72,7 @@ class Settlement:
             self.again = True
         if handed_back:
             tasks.hand_back(session, handed_back)
+            self.again = True  # they are due, and were not when this pass read the deadlines
         _crash_points.reach("callboard.settle.written")
 
     def _count(self, run: Run, change: Transition) -> None:
