@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from callboard import _codec, _lifecycle
 from callboard._compose import resolved
+from callboard._error_text import storable
 from callboard._kinds import TaskKind
 from callboard._lifecycle import Bury
 from callboard._run import Run
@@ -52,4 +53,4 @@ def _text_of(error: BaseException) -> str:
         text = str(error) or type(error).__name__
     except Exception:  # of the plugin's own class
         text = type(error).__name__
-    return text.encode(errors="backslashreplace").decode()  # a message may hold what no database takes
+    return storable(text)

@@ -17,6 +17,7 @@ import pluggy
 from loguru import logger
 
 from callboard import hookspec
+from callboard._error_text import trace_of
 from callboard._kinds import KindRegistry
 from callboard.errors import KindError, PluginError
 
@@ -153,9 +154,7 @@ class PluginHost:
     def _report(self, plugin: str, where: str, error: BaseException) -> None:
         text = "".join(traceback.format_exception_only(error)).strip()
         self.health[plugin].problems[where] = text
-        # The traceback as text, because loguru's own shows the values in it, group ids and payloads among them.
-        trace = "".join(traceback.format_exception(error))
-        logger.error("plugin {}: {} failed, and the engine goes on: {}\n{}", plugin, where, text, trace)
+        logger.error("plugin {}: {} failed, and the engine goes on: {}\n{}", plugin, where, text, trace_of(error))
 
 
 def _make(source: Any) -> Any:

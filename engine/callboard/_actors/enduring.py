@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
 from loguru import logger
+
+from callboard._error_text import trace_of
 
 _PAUSE_S = 0.1
 """How long a thread waits before it begins again, so that one which fails each time does not spin."""
@@ -25,7 +26,5 @@ def endure(what: str, body: Callable[[], None]) -> None:
 
 def log_defect(what: str, error: BaseException) -> None:
     """Say that a part of the engine raised, and goes on."""
-    # As text, because loguru's own traceback shows the values in it, group ids and payloads among them.
-    trace = "".join(traceback.format_exception(error))
     with suppress(Exception):  # of a sink of the host's
-        logger.error("{} failed and goes on; please report this\n{}", what, trace)
+        logger.error("{} failed and goes on; please report this\n{}", what, trace_of(error))

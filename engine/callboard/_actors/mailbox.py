@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +17,7 @@ from callboard._actors.pooled import PooledActor
 from callboard._actors.rounds import Rounds
 from callboard._actors.scheduler import Scheduler
 from callboard._clock import nanoseconds
+from callboard._error_text import trace_of
 from callboard._retry import DEFAULT_POLICY, backoff_ns
 from callboard._store.failures import needs_help
 from callboard._task import FinishedTask
@@ -122,9 +122,7 @@ class SchedulerActor(PooledActor):
         except StoreError as error:
             self._postpone(error, str(error))
         except BaseException as error:
-            # As text, because loguru's own traceback shows the values in it, group ids and payloads among them.
-            trace = "".join(traceback.format_exception(error))
-            logger.error("the scheduler's pass failed; another one follows\n{}", trace)
+            logger.error("the scheduler's pass failed; another one follows\n{}", trace_of(error))
             self._postpone(error, repr(error))
         if isinstance(message, Quit):
             self._end()

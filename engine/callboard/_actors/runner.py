@@ -14,6 +14,7 @@ from callboard._actors.forked import end_child
 from callboard._actors.loops import HandlerLoop
 from callboard._actors.node import Node
 from callboard._context import TaskContext
+from callboard._error_text import storable, trace_of
 from callboard._outcome import Defer, Discard, Done, Failure, Outcome, RescheduleAt
 from callboard._run import Run, Unsettled
 from callboard.errors import DatabaseUnavailableError, ServiceUnavailable, StaleRunError
@@ -186,10 +187,9 @@ def _outcome(result: Any) -> Outcome | Failure:
 def _failure(error: BaseException, *, cancelled: bool = False) -> Failure:
     if cancelled and isinstance(error, asyncio.CancelledError):
         return Failure("the handler was cancelled: its time was over, or its task was cancelled")
-    text = "".join(traceback.format_exception(error))
+    text = trace_of(error)
     if len(text) > MAX_ERROR_CHARS:
         what = "".join(traceback.format_exception_only(error))
         half = MAX_ERROR_CHARS // 2
         text = f"…{text.removesuffix(what)[-half:]}{what[:half]}"
-    text = text.encode(errors="backslashreplace").decode()  # a message may hold what no database takes
-    return Failure(text, counted=not isinstance(error, _UNCOUNTED))
+    return Failure(storable(text), counted=not isinstance(error, _UNCOUNTED))
