@@ -15,18 +15,7 @@ from callboard._store import sqlite_tasks
 from callboard._store.sqlite_tasks import SqliteTasks
 from callboard.stores import Held
 
-
-class _AnyToken(int):
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-    __hash__ = int.__hash__
-
-
-_HELD = Held(_AnyToken(), 1, 0)
+_HELD = Held(mock.ANY, 1, 0)
 
 
 def _held(self: SqliteTasks, session: Any, ids: Sequence[int]) -> dict[int, Held]:

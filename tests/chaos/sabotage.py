@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from unittest import mock
 
 from tests.chaos import work
 from tests.ledger import Came
@@ -15,18 +16,6 @@ from callboard._store.sqlite_tasks import SqliteTasks
 from callboard._store.task_table import Held
 
 SABOTAGES = ("effects", "tokens")
-
-
-class _AnyToken(int):
-    """A token that is whatever it is compared with."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-    __hash__ = int.__hash__
 
 
 def commit(what: str, database: str) -> None:
@@ -59,8 +48,8 @@ def _believe_every_token() -> None:
     still_running = SqliteTasks.still_running
 
     def believing(tasks: SqliteTasks, session: Session, ids: Sequence[int]) -> dict[int, Held]:
-        held = dict.fromkeys(ids, Held(_AnyToken(), 1, 0))
+        held = dict.fromkeys(ids, Held(mock.ANY, 1, 0))
         real = still_running(tasks, session, ids)
-        return held | {task_id: row._replace(token=_AnyToken()) for task_id, row in real.items()}
+        return held | {task_id: row._replace(token=mock.ANY) for task_id, row in real.items()}
 
     SqliteTasks.still_running = believing  # type: ignore[method-assign, assignment]

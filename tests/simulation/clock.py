@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from callboard.testing import FakeClock
 
 _START_NS = 1_700_000_000 * 10**9
 
 
-class VirtualClock:
-    """One monotonic clock and one wall clock for all nodes, which are on one machine.
-
-    Attributes:
-        offset_ns: how far the wall clock is ahead of the monotonic one.
-    """
+class VirtualClock(FakeClock):
+    """One monotonic clock and one wall clock for all nodes, which are on one machine, moved by the nanosecond."""
 
     def __init__(self) -> None:
-        self._monotonic_ns = 10**9
-        self.offset_ns = _START_NS
+        super().__init__(_START_NS)
+        self._move(10**9, 10**9 - self.monotonic_ns())
 
-    def now_ns(self) -> int:
-        return self._monotonic_ns + self.offset_ns
-
-    def monotonic_ns(self) -> int:
-        return self._monotonic_ns
-
-    def seconds_until(self, deadline_ns: int) -> float | None:
-        raise AssertionError("nobody sleeps by this clock")
-
-    def subscribe(self, on_change: Callable[[], None]) -> None:
-        raise AssertionError("nobody sleeps by this clock")
+    @property
+    def offset_ns(self) -> int:
+        """How far the wall clock is ahead of the monotonic one."""
+        return self.now_ns() - self.monotonic_ns()
 
     def advance_to(self, monotonic_ns: int) -> None:
-        self._monotonic_ns = max(self._monotonic_ns, monotonic_ns)
+        """Let time pass until then, unless it has."""
+        passed_ns = max(monotonic_ns - self.monotonic_ns(), 0)
+        self._move(passed_ns, passed_ns)
 
     def tick(self) -> int:
         """Let a nanosecond pass, so that no two things happen at the same time; return when it is."""
-        self._monotonic_ns += 1
-        return self._monotonic_ns
+        self._move(1, 1)
+        return self.monotonic_ns()
 
-    def jump(self, by_ns: int) -> None:
-        self.offset_ns += by_ns
+    def set_by(self, wall_ns: int) -> None:
+        """Set the wall clock, forward or back."""
+        self._move(wall_ns, 0)

@@ -230,7 +230,7 @@ class World:
                 node.stop()
         jump_ns = self.faults.clock_jump_ns()
         if jump_ns:
-            self.clock.jump(jump_ns)
+            self.clock.set_by(jump_ns)
             self.book.say(f"the wall clock is set by {jump_ns / _S:.1f} s")
 
     def _is_late(self) -> bool:
