@@ -105,7 +105,9 @@ class Engine:
                 f"services maps types to objects, such as {{Mailer: mailer}}, not {services!r}"
             )
         if not isinstance(lease, timedelta) or not MIN_LEASE <= lease <= MAX_LEASE:
-            raise ConfigurationError(f"lease must lie between {MIN_LEASE} and {MAX_LEASE}, not {lease!r}")
+            raise ConfigurationError(
+                f"lease must be a timedelta between {MIN_LEASE} and {MAX_LEASE}, not {lease!r}"
+            )
         heartbeat = lease / HEARTBEATS if heartbeat is None else heartbeat
         if not isinstance(heartbeat, timedelta) or not timedelta(0) < heartbeat <= lease / 2:
             raise ConfigurationError(

@@ -6,15 +6,16 @@ it. `--row HEX` checks that one again. The seed is fixed, so a run is the same e
 
 from __future__ import annotations
 
-import argparse
 import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
+import click
 from tests.fuzz.checking import check_bytes
 from tests.fuzz.mutating import mutated, seeds
 from tests.fuzz.rows import row_of
@@ -23,20 +24,28 @@ from tests.fuzz.tables import check_file
 FILE_ROWS = 500
 
 
-def main() -> None:
+def _bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> bytes | None:
+    try:
+        return None if value is None else bytes.fromhex(value)
+    except ValueError as error:
+        raise click.BadParameter("give the bytes in hex, as a failure prints them") from error
+
+
+@click.command(help=__doc__)
+@click.option("--rows", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Rows in memory.")
+@click.option("--file-rows", type=click.IntRange(min=0), default=20_000, show_default=True, help="Rows in files.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option("--row", callback=_bytes, help="Check only the row that these bytes choose.")
+def main(rows: int, file_rows: int, seed: int, row: bytes | None) -> None:
     """Run the three parts."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows through the pure harness (%(default)s)")
-    parser.add_argument("--file-rows", type=int, default=20_000, help="rows written to files (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="(%(default)s)")
-    parser.add_argument("--row", type=bytes.fromhex, help="check only the row that these bytes choose")
-    options = parser.parse_args()
-    if options.row is not None:
-        print(row_of(options.row), check_bytes(options.row), sep="\n")
+    if row is not None:
+        click.echo(f"{row_of(row)}\n{check_bytes(row)}")
         return
-    _mutate(options.rows // 2, options.seed)
-    _guided(options.rows - options.rows // 2, options.seed)
-    _files(options.file_rows, options.seed)
+    if find_spec("atheris") is None:
+        raise click.ClickException("one half of the rows is guided by atheris; `tox -e fuzz` installs it")
+    _mutate(rows // 2, seed)
+    _guided(rows - rows // 2, seed)
+    _files(file_rows, seed)
 
 
 def _mutate(rows: int, seed: int) -> None:
