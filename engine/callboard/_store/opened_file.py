@@ -1,8 +1,8 @@
 """Notice that an open database's file is not what it was: removed, replaced, read-only or damaged.
 
 SQLite goes on with the file that it has open, whatever becomes of its name. What is written to a removed file
-is lost, and a connection that is opened afterwards makes a new, empty one in its place. So the file's identity
-is compared before a transaction or a connection begins, which costs 2 µs.
+is lost, and a connection that is opened afterwards makes a new, empty one in its place, unless it is told not to.
+So the file's identity is compared before a transaction or a connection begins, which costs 2 µs.
 """
 
 from __future__ import annotations
@@ -34,12 +34,21 @@ class OpenedFile:
         except OSError:
             self._identity = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether `remember` found a file."""
+        return self._identity is not None
+
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Check the file before something is done with it, and remember if that finds it damaged."""
+        """Check the file before something is done with it, and after it if a connection or the file has failed."""
         self.check()
         try:
             yield
+        except DatabaseUnavailableError as error:
+            if is_about(error, self._where):
+                self.check()  # it may have been removed in between
+            raise
         except NotADatabaseError as error:
             if self._identity is not None and is_about(error, self._where):
                 self._damage = error

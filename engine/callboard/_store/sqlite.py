@@ -83,6 +83,8 @@ class SqliteStore:
 
     def _use(self, database: peewee.SqliteDatabase) -> None:
         self.database = database
+        if self._owned and self._file.is_known:
+            database.database = _uri(self.path, "rw")  # so that no connection makes a new file in its place
         self._task_table: Any = peewee.Table("callboard_task", Task._fields, _database=database)
         self._dead_table: Any = peewee.Table("callboard_dead_task", DeadTask._fields, _database=database)
 
@@ -200,6 +202,7 @@ class SqliteStore:
         """
         done = self._prepare(now_ns)
         self._file.remember()
+        self._use(self.database)
         return done
 
     def _prepare(self, now_ns: int) -> list[str]:
@@ -239,7 +242,7 @@ class SqliteStore:
         """Read the file without the pragmas that a full connection sets, since those write its header."""
         with forking.session():
             try:
-                connection = sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=ro", uri=True)
+                connection = sqlite3.connect(_uri(self.path, "ro"), uri=True)
             except sqlite3.Error as error:
                 raise translate(error, self.where) from error
             try:
@@ -335,6 +338,10 @@ class _OwnDatabase(PooledSqliteDatabase):
         return bool(super()._can_reuse(connection))  # type: ignore[no-untyped-call]
 
 
+def _uri(path: str, mode: str) -> str:
+    return f"{Path(path).absolute().as_uri()}?mode={mode}"
+
+
 def own_database(path: str, synchronous: str) -> peewee.SqliteDatabase:
     """Return the engine's own peewee database for a file; connects to nothing.
 
@@ -347,6 +354,7 @@ def own_database(path: str, synchronous: str) -> peewee.SqliteDatabase:
         path,
         pragmas={"synchronous": synchronous},
         max_connections=None,
+        uri=True,  # a plain path is taken, too
         check_same_thread=False,  # the pool hands a connection from thread to thread, one at a time
     )
 

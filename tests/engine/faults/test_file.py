@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engine.acting import (
@@ -124,6 +125,26 @@ def test_nothing_is_accepted_into_a_file_that_has_just_been_removed(
     for engine in (started, enqueuing):
         with pytest.raises(DatabaseGoneError, match=str(file)):
             engine.enqueue(receipt("lost"), allow_unknown=True)
+
+
+def test_a_connection_that_is_opened_just_after_the_file_is_removed_makes_none_in_its_place(
+    make_engine: MakeEngine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(execute=False)
+    engine.migrate()
+    connect = sqlite3.connect
+
+    def remove_and_connect(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        remove(file)
+        return connect(*args, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", remove_and_connect)
+    engine._core.store.close()  # so that the next use opens a connection
+    with pytest.raises(DatabaseGoneError, match=f"{file} was removed"):
+        engine.enqueue(receipt("lost"), allow_unknown=True)
+
+    assert not file.exists()
 
 
 def test_a_stop_does_not_wait_for_outcomes_that_cannot_be_written(make_engine: MakeEngine, file: Path) -> None:

@@ -7,16 +7,21 @@ from subprocess import Popen
 from typing import Any
 
 PLUGIN = """
+    import sys
     from google.protobuf.wrappers_pb2 import BytesValue, StringValue
     from callboard import TaskKind, hookimpl
 
     class Mailer:
         pass
 
+    def say(line):
+        sys.stdout.write(line + "\\n")  # at once: print writes the end by itself, after what others say meanwhile
+        sys.stdout.flush()
+
     def wait(message, ctx):
-        print("handler started", flush=True)
+        say("handler started")
         open(message.value).close()  # a FIFO: goes on when the test opens it, too
-        print("handler ended", flush=True)
+        say("handler ended")
 
     @hookimpl
     def callboard_task_kinds():
