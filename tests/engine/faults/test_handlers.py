@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -249,5 +250,5 @@ def test_handlers_that_never_return_hold_all_workers_but_one_and_the_others_go_o
     stuck.let_go()
     assert sorted(following.begun) == ["behind"] * 3 + ["stuck 0", "stuck 1", "stuck 2"]
     assert others.played == ["waits"]
-    with sqlite3.connect(path_of(callboard_database)) as connection:
+    with closing(sqlite3.connect(path_of(callboard_database))) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
