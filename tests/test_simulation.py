@@ -43,6 +43,12 @@ def test_what_is_handed_back_after_a_lapse_is_claimed_again_at_once() -> None:
     assert play(4252) is None
 
 
+@pytest.mark.parametrize("seed", [6118, 8558])
+def test_a_turn_with_the_fleets_regular_work_makes_no_task_late(seed: int) -> None:
+    """They found an alarm that had forgotten a task's deadline when it rang for the rounds."""
+    assert play(seed) is None
+
+
 def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     for seed in range(10):

@@ -164,6 +164,7 @@ class SchedulerActor(PooledActor):
             others_wrote = True
         nothing_new = not others_wrote and not clock_was_set
         if nothing_new and not self._scheduler.is_due() and not self._failures:
+            self._set_alarm()  # which forgets the deadline that it rang for, and that may have been the rounds'
             return
         self._step()
 
@@ -179,8 +180,11 @@ class SchedulerActor(PooledActor):
         again = self._scheduler.step()
         if self._failures:
             self._recovered()
-        self._alarm.set(min(self._scheduler.deadline_ns, self._rounds.deadline_ns))
+        self._set_alarm()
         return again
+
+    def _set_alarm(self) -> None:
+        self._alarm.set(min(self._scheduler.deadline_ns, self._rounds.deadline_ns))
 
     def _answer(self) -> None:
         self._answer_drained()

@@ -24,6 +24,7 @@ from tests.engine.acting import (
 from tests.engine.rows import sql
 
 from callboard import Discard, Engine, GroupCreated, PluginError, ServiceUnavailable, hookimpl
+from callboard._store.sqlite import SqliteStore
 from callboard.testing import FakeClock
 
 HOUR = timedelta(hours=1)
@@ -226,6 +227,27 @@ def test_rule_19_a_script_that_only_runs_what_is_due_has_its_turns_too(
         engine = make_engine(Plugin(kind), dead_retention=HOUR)
         engine.run_due()
         assert len(engine.dead_tasks()) == dead_later
+
+
+def test_rule_19_a_turn_makes_no_task_late(
+    make_engine: MakeEngine, callboard_clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alarm that rang for the turn rings again for the task, and not only when it looks around."""
+    monkeypatch.setattr(SqliteStore, "poll_interval_s", 3_600.0)
+    handler = Scripted()
+    with make_engine(Plugin(receipts(handler))) as engine:
+        running = engine._core.running
+        assert running is not None
+        engine.enqueue(receipt("before"), not_before=timedelta(seconds=1))
+        engine.enqueue(receipt("later"), not_before=timedelta(minutes=10))
+        assert engine.wait_idle(WAIT_S)
+        callboard_clock.advance(timedelta(seconds=1))
+        eventually(lambda: handler.played == ["before"])
+        assert engine.wait_idle(WAIT_S)
+        callboard_clock.advance(timedelta(minutes=5))
+        eventually(lambda: running.rounds.deadline_ns > callboard_clock.now_ns())
+        callboard_clock.advance(timedelta(minutes=5))
+        eventually(lambda: handler.played == ["before", "later"])
 
 
 def test_rule_19_a_stamp_in_the_database_keeps_a_fleet_from_doing_it_all_at_once(
