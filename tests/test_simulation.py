@@ -49,6 +49,11 @@ def test_a_turn_with_the_fleets_regular_work_makes_no_task_late(seed: int) -> No
     assert play(seed) is None
 
 
+def test_what_is_cancelled_before_its_handler_was_called_is_no_failed_attempt() -> None:
+    """Seed 6378 found a coroutine that waited for its turn on the loop for longer than its timeout."""
+    assert play(6378) is None
+
+
 def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     for seed in range(10):

@@ -11,7 +11,18 @@ from typing import Any
 
 import peewee
 import pytest
-from tests.engine.acting import WAIT_S, Blocking, MakeEngine, Plugin, Scripted, receipt, receipts, thread, threads
+from tests.engine.acting import (
+    WAIT_S,
+    Blocking,
+    MakeEngine,
+    Plugin,
+    Scripted,
+    eventually,
+    receipt,
+    receipts,
+    thread,
+    threads,
+)
 from tests.engine.rows import sql
 
 from callboard import Done, EngineStateError, EnqueueStatus, RescheduleAt, TaskContext, UnknownKindError
@@ -255,6 +266,40 @@ def test_a_timed_out_coroutine_is_cancelled_and_holds_its_group_while_it_cleans_
     assert cancellations == [True]
     [task] = engine.tasks()
     assert task.attempts == 1 and "time was over" in str(task.last_error)
+
+
+@pytest.mark.parametrize("how", ["its time seems over", "the lease was lost"])
+def test_what_is_cancelled_before_its_handler_was_called_is_no_failed_attempt(
+    how: str, make_engine: MakeEngine, callboard_clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that blocks its loop holds up the others on it."""
+    monkeypatch.setattr(SqliteStore, "poll_interval_s", 0.02)
+    handler = Blocking()
+    attempts: list[int] = []
+
+    async def blocking(message: Any, ctx: TaskContext) -> Any:
+        attempts.append(ctx.task.attempts)
+        return handler(message, ctx)
+
+    engine = make_engine(Plugin(receipts(blocking, timeout=timedelta(minutes=1))))
+    engine.start()
+    engine.enqueue(receipt("first"))
+    handler.wait_begun("first")
+    second = engine.enqueue(receipt("second")).task_id or 0
+    running = engine._core.running
+    assert running is not None
+    eventually(lambda: second in running.workload.runs and running.workload.runs[second].cancel_coroutine)
+    if how == "the lease was lost":
+        running.cancel(second)
+    else:
+        callboard_clock.advance(timedelta(minutes=2))
+        eventually(lambda: handler.contexts["first"].cancelled)
+        assert [overdue.task_id for overdue in engine.health().overdue] == [second - 1]
+
+    handler.let_go()
+    assert engine.wait_idle(WAIT_S)
+    assert handler.begun == ["first", "second"]
+    assert attempts == [0, 0]
 
 
 def test_a_coroutine_may_finish_in_spite_of_its_cancellation(

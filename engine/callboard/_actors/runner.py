@@ -72,7 +72,8 @@ class Runner:
         self._deliver(run)
 
     def _run(self, run: Run, then: Callable[[], None] | None) -> bool:
-        refused = self._refuse(run)
+        # A coroutine begins when its loop comes to it: until then its handler has not been called.
+        refused = self._objection(run) if run.kind.is_async else self._refuse(run)
         if refused is not None:
             run.result = refused
             self._deliver(run)
@@ -97,10 +98,17 @@ class Runner:
         # Begun before the flag is read: whoever sets the flag and then finds a run not begun knows that it
         # never will be.
         run.started_ns = self._core.clock.monotonic_ns()
-        if not self.stopping and not run.cancelled and run.started_ns < self._node.lease_until_ns:
-            return None
-        run.started_ns = 0
-        return "dropped" if run.cancelled else "handed back"
+        refused = self._objection(run)
+        if refused is not None:
+            run.started_ns = 0
+        return refused
+
+    def _objection(self, run: Run) -> Unsettled | None:
+        if run.cancelled:
+            return "dropped"
+        if self.stopping or self._core.clock.monotonic_ns() >= self._node.lease_until_ns:
+            return "handed back"
+        return None
 
     def _interrupted(self) -> Unsettled:
         """Note that the user wants to stop, for `run_due` to raise: in here the actor would swallow it."""
@@ -122,7 +130,7 @@ class Runner:
         return False
 
     async def _await(self, run: Run) -> Outcome | Failure | Unsettled:
-        refused = self._refuse(run)  # once more: a busy loop may come to it much later
+        refused = self._refuse(run)  # a busy loop may come to it much later
         if refused is not None:
             return refused
         self.calls += 1
@@ -141,8 +149,10 @@ class Runner:
         try:
             run.result = task.result()
         except BaseException as error:
-            if self.stopping and isinstance(error, asyncio.CancelledError):
-                run.result = "handed back"  # a stop is no fault of the task's: it must not die of deployments
+            if isinstance(error, asyncio.CancelledError) and (self.stopping or run.started_ns == 0):
+                # A stop is no fault of the task's: it must not die of deployments. Nor is what comes before its
+                # handler has been called.
+                run.result = "handed back"
             else:
                 run.result = _failure(error, cancelled=run.cancelled)
         if then is not None:

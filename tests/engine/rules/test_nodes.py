@@ -456,7 +456,7 @@ def test_a_coroutine_whose_loop_came_to_it_after_the_lease_is_not_begun(
     handler.wait_begun("first")
     second = late.enqueue(receipt("second")).task_id or 0
     runs = late._core.running.workload.runs  # type: ignore[union-attr]
-    eventually(lambda: second in runs and runs[second].started_ns > 0)  # the loop has it
+    eventually(lambda: second in runs and runs[second].cancel_coroutine)  # the loop has it
     with following:
         callboard_clock.advance(LONG)
         other.let_go()
