@@ -54,6 +54,11 @@ def test_what_is_cancelled_before_its_handler_was_called_is_no_failed_attempt() 
     assert play(6378) is None
 
 
+def test_a_node_that_is_gone_and_its_tasks_are_taken_over_at_once() -> None:
+    """Seed 6776 found a node without a row whose tasks were still its own."""
+    assert play(6776) is None
+
+
 def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     for seed in range(10):

@@ -62,7 +62,9 @@ class Node:
             pass
         try:
             self.look(changed=True)
-            self._rescue()
+            with self._core.store.transaction() as session:
+                rescued, died = self._rescue(session)
+            self._tell(rescued, died)
         except BaseException:
             self.leave()
             raise
@@ -132,11 +134,14 @@ class Node:
                 self.excuse()
                 return False
             buried = [row for row in gone if self._nodes.bury(session, row)]
+            # In the same transaction: only a node that starts looks for the tasks of one that has no row.
+            rescued, died = self._rescue(session)
         for row in gone:
             del self._others[row.id]
         for row in buried:
             logger.warning("node {} (process {} on {}) is gone", row.id, row.pid, row.host)
-        return self._rescue() > 0
+        self._tell(rescued, died)
+        return rescued > 0
 
     def excuse(self) -> None:
         """Count the silence of others from now on: while nobody could write to the database, it told nothing."""
@@ -173,15 +178,14 @@ class Node:
         ran_out = seen.row.holds and now_ns - seen.since_ns > seen.row.lease_ns
         return ran_out or self._nodes.has_ended(seen.row)
 
-    def _rescue(self) -> int:
+    def _rescue(self, session: Session) -> tuple[int, list[FinishedTask]]:
         core = self._core
-        with core.store.transaction() as session:
-            now_ns = core.clock.now_ns()
-            rescued, died = core.store.tasks.rescue(session, now_ns, core.max_crashes, core.recurring_kinds)
+        return core.store.tasks.rescue(session, core.clock.now_ns(), core.max_crashes, core.recurring_kinds)
+
+    def _tell(self, rescued: int, died: list[FinishedTask]) -> None:
         self._report(died)
         if rescued:
             logger.info("{} task(s) that an engine left running are pending again", rescued)
-        return rescued
 
 
 class Heartbeat:

@@ -51,7 +51,9 @@ from callboard._clock import nanoseconds
 from callboard._engine import DEFAULT_LEASE
 from callboard._store.interface import Session
 from callboard._store.sqlite import SqliteStore
+from callboard._store.sqlite_tasks import SqliteTasks
 from callboard._task import EnqueueStatus
+from callboard.errors import DatabaseUnavailableError
 from callboard.testing import FakeClock
 
 ROOT = Path(__file__).parents[3]
@@ -325,6 +327,32 @@ def test_what_a_killed_process_had_claimed_is_taken_over_at_once(
     assert Counter(left.said("ended")) == Counter(texts)
     eventually(lambda: len(lock_files(callboard_database)) == 1)
     assert len(sql(callboard_database, "SELECT id FROM callboard_node")) == 1
+
+
+def test_a_takeover_that_the_database_refused_is_made_later(
+    make_engine: MakeEngine, callboard_clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would look again for what a node had claimed whose row is gone already."""
+    monkeypatch.setattr(SqliteStore, "poll_interval_s", 0.01)
+    monkeypatch.setattr(Node, "heartbeat", lambda node: None)
+    handler, other = Blocking(), Scripted()
+    late, looking = make_engine(Plugin(receipts(handler))), make_engine(Plugin(receipts(other)))
+    late.start()
+    late.enqueue(receipt("held"))
+    handler.wait_begun("held")
+    looking.start()
+    assert looking.wait_idle(WAIT_S)
+
+    def refuse(*arguments: Any) -> Any:
+        raise DatabaseUnavailableError("the disk is full")
+
+    with logged() as messages, monkeypatch.context() as full:
+        full.setattr(SqliteTasks, "rescue", refuse)
+        callboard_clock.advance(LONG)
+        eventually(lambda: any("the database answers again" in message for message in messages))
+    callboard_clock.advance(LONG)
+    eventually(lambda: other.played == ["held"])
+    handler.let_go()
 
 
 def halt(node: Serving, url: str) -> None:
