@@ -374,6 +374,28 @@ def test_stop_cancels_coroutines_that_are_not_done_in_time(
     assert (attempts, error) == (0, None)  # the stop is no fault of the task's
 
 
+def test_stop_hands_back_what_its_loop_has_not_come_to(make_engine: MakeEngine, callboard_database: str) -> None:
+    handler = Blocking()
+
+    async def blocking(message: Any, ctx: TaskContext) -> Any:
+        return handler(message, ctx)
+
+    engine = make_engine(Plugin(receipts(blocking)))
+    engine.start()
+    engine.enqueue(receipt("first"))
+    handler.wait_begun("first")
+    second = engine.enqueue(receipt("second")).task_id or 0
+    running = engine._core.running
+    assert running is not None
+    eventually(lambda: second in running.workload.runs and running.workload.runs[second].cancel_coroutine)
+
+    assert not engine.stop(timeout=0)
+    states = sql(callboard_database, "SELECT state, attempts FROM callboard_task ORDER BY id")
+    assert states == [("running", 0), ("pending", 0)]
+    handler.let_go()
+    assert handler.begun == ["first"]
+
+
 # aenqueue
 
 
