@@ -54,6 +54,11 @@ def test_what_is_cancelled_before_its_handler_was_called_is_no_failed_attempt() 
     assert play(6378) is None
 
 
+def test_a_timeout_while_a_stop_waits_is_a_failed_attempt() -> None:
+    """Seed 8934 found a coroutine that was handed back as if the stop had cancelled it."""
+    assert play(8934) is None
+
+
 def test_a_node_that_is_gone_and_its_tasks_are_taken_over_at_once() -> None:
     """Seed 6776 found a node without a row whose tasks were still its own."""
     assert play(6776) is None

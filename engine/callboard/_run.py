@@ -27,6 +27,7 @@ class Run:
 
     Attributes:
         cancelled: set when the run should end: cancelled, timed out, or its engine stops waiting.
+        timed_out: set when it is cancelled because its handler is over the kind's timeout.
         started_ns: when the handler was called, on the monotonic clock; 0 before.
         thread_id: the thread that runs a blocking handler.
         result: what the handler returned or raised, once it did.
@@ -56,6 +57,7 @@ class Run:
         "started_ns",
         "task",
         "thread_id",
+        "timed_out",
     )
 
     def __init__(self, task: Task, kind: TaskKind[Any], message: Message) -> None:
@@ -64,6 +66,7 @@ class Run:
         self.kind = kind
         self.message = message
         self.cancelled = False
+        self.timed_out = False
         self.started_ns = 0
         self.thread_id: int | None = None
         self.result: Outcome | Failure | Unsettled | None = None

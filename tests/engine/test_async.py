@@ -374,6 +374,32 @@ def test_stop_cancels_coroutines_that_are_not_done_in_time(
     assert (attempts, error) == (0, None)  # the stop is no fault of the task's
 
 
+def test_a_timeout_while_a_stop_waits_is_a_failed_attempt(
+    make_engine: MakeEngine, callboard_clock: FakeClock, callboard_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqliteStore, "poll_interval_s", 0.02)
+    begun = threading.Event()
+
+    async def handler(message: Any, ctx: TaskContext) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    engine = make_engine(Plugin(receipts(handler, timeout=timedelta(minutes=1))))
+    engine.start()
+    engine.enqueue(receipt("hello"))
+    assert begun.wait(WAIT_S)
+    running = engine._core.running
+    assert running is not None
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    eventually(lambda: running.runner.stopping)
+    callboard_clock.advance(timedelta(minutes=2))
+
+    stopping.join(WAIT_S)
+    assert not stopping.is_alive()
+    assert sql(callboard_database, "SELECT state, attempts FROM callboard_task") == [("pending", 1)]
+
+
 def test_stop_hands_back_what_its_loop_has_not_come_to(make_engine: MakeEngine, callboard_database: str) -> None:
     handler = Blocking()
 

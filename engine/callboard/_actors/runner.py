@@ -149,7 +149,8 @@ class Runner:
         try:
             run.result = task.result()
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and (self.stopping or run.started_ns == 0):
+            blameless = run.started_ns == 0 or (self.stopping and not run.timed_out)
+            if blameless and isinstance(error, asyncio.CancelledError):
                 # A stop is no fault of the task's: it must not die of deployments. Nor is what comes before its
                 # handler has been called.
                 run.result = "handed back"

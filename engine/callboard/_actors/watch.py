@@ -73,6 +73,7 @@ class Watch:
             if not _is_overdue(run, now_ns) or run.cancelled:
                 continue
             logger.warning("task {} ({}) is over its timeout of {}", run.task.id, run.task.kind, run.kind.timeout)
+            run.timed_out = True
             run.cancel()
 
     def others_wrote(self) -> bool:
