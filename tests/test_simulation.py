@@ -64,6 +64,11 @@ def test_a_node_that_is_gone_and_its_tasks_are_taken_over_at_once() -> None:
     assert play(6776) is None
 
 
+def test_what_a_clock_set_forward_has_passed_over_is_due_since_then() -> None:
+    """Seed 3694 was over four seconds later, and blamed for leaving what seemed due for nineteen hours."""
+    assert play(3694) is None
+
+
 def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     for seed in range(10):

@@ -113,7 +113,11 @@ class Book:
 
     def look_back(self, max_crashes: int) -> Iterator[str]:
         """Say what must not have happened, now that everything has come to its end."""
-        live = [LiveRow(name, state, due_ns - self._clock.offset_ns) for name, state, due_ns in self._rows.live()]
+        # What a clock set forward has passed over is due since then only, however long ago its deadline seems now.
+        live = [
+            LiveRow(name, state, max(due_ns - self._clock.offset_ns, self._clock.set_at_ns))
+            for name, state, due_ns in self._rows.live()
+        ]
         dead = [
             DeadRow(name, reason, attempts, self._deaths[row_id])
             for row_id, name, reason, attempts in self._rows.dead()

@@ -8,10 +8,15 @@ _START_NS = 1_700_000_000 * 10**9
 
 
 class VirtualClock(FakeClock):
-    """One monotonic clock and one wall clock for all nodes, which are on one machine, moved by the nanosecond."""
+    """One monotonic clock and one wall clock for all nodes, which are on one machine, moved by the nanosecond.
+
+    Attributes:
+        set_at_ns: when the wall clock was last set, on the monotonic one; 0: never.
+    """
 
     def __init__(self) -> None:
         super().__init__(_START_NS)
+        self.set_at_ns = 0
         self._move(10**9, 10**9 - self.monotonic_ns())
 
     @property
@@ -32,3 +37,4 @@ class VirtualClock(FakeClock):
     def set_by(self, wall_ns: int) -> None:
         """Set the wall clock, forward or back."""
         self._move(wall_ns, 0)
+        self.set_at_ns = self.monotonic_ns()
