@@ -38,7 +38,7 @@ class Watch:
         """Watch the clock and the file of `core`, and what it has claimed."""
         self._core = core
         self._workload = workload
-        self._offset_ns = self._clock_offset_ns()
+        self._offset_ns, _ = self._read_clocks()
         self._data_version: int | None = None
 
     def clock(self) -> bool:
@@ -47,7 +47,7 @@ class Watch:
         Returns:
             Whether the clock was set, either way, so that deadlines are to be looked at anew.
         """
-        offset_ns = self._clock_offset_ns()
+        offset_ns, now_ns = self._read_clocks()
         jumped_ns = self._offset_ns - offset_ns
         if jumped_ns > _JUMP_NS:
             logger.warning(
@@ -55,7 +55,7 @@ class Watch:
             )
             store = self._core.store
             with store.transaction() as session:
-                store.tasks.keep_due(session, self._core.clock.now_ns(), jumped_ns)
+                store.tasks.keep_due(session, now_ns, jumped_ns)
                 self.shorten_backoffs()  # in the same transaction
         self._offset_ns = offset_ns  # last: where the database refuses, the jump is still to be seen
         return abs(jumped_ns) > _JUMP_NS
@@ -103,8 +103,17 @@ class Watch:
             if run.committed is None and (row is None or row.token != run.task.token):
                 run.cancel()
 
-    def _clock_offset_ns(self) -> int:
-        return self._core.clock.now_ns() - self._core.clock.monotonic_ns()
+    def _read_clocks(self) -> tuple[int, int]:
+        """Return by how much the wall clock is ahead of the monotonic one, and the wall clock.
+
+        Read again if the thread was held up in between: that would look like a clock that was set.
+        """
+        clock = self._core.clock
+        while True:
+            before_ns = clock.monotonic_ns()
+            now_ns = clock.now_ns()
+            if clock.monotonic_ns() - before_ns <= _JUMP_NS // 2:
+                return now_ns - before_ns, now_ns
 
 
 def _is_overdue(run: Run, now_ns: int) -> bool:

@@ -17,21 +17,20 @@ class FakeClock:
     def __init__(self, now_ns: int = _START_NS) -> None:
         """Stand at `now_ns`, nanoseconds since the epoch; by default some moment in November 2023."""
         self._lock = threading.Lock()
-        self._now_ns = now_ns
-        self._monotonic_ns = 1
+        self._times = (now_ns, 1)  # one object, so that a thread never sees one of them moved without the other
         self._subscribers: list[Callable[[], None]] = []
 
     def now_ns(self) -> int:
         """Return the wall clock, in nanoseconds since the epoch."""
-        return self._now_ns
+        return self._times[0]
 
     def monotonic_ns(self) -> int:
         """Return the monotonic clock, in nanoseconds."""
-        return self._monotonic_ns
+        return self._times[1]
 
     def seconds_until(self, deadline_ns: int) -> float | None:
         """Return 0.0 for a deadline that has come; otherwise `None`: only `advance` or `jump` bring it on."""
-        return 0.0 if deadline_ns <= self._now_ns else None
+        return 0.0 if deadline_ns <= self.now_ns() else None
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` after each move."""
@@ -53,7 +52,7 @@ class FakeClock:
 
     def _move(self, wall_ns: int, monotonic_ns: int) -> None:
         with self._lock:
-            self._now_ns += wall_ns
-            self._monotonic_ns += monotonic_ns
+            before_wall_ns, before_monotonic_ns = self._times
+            self._times = (before_wall_ns + wall_ns, before_monotonic_ns + monotonic_ns)
         for on_change in list(self._subscribers):
             on_change()

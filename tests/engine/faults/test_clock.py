@@ -50,6 +50,34 @@ def test_what_has_a_time_waits_for_that_time(make_engine: MakeEngine, callboard_
         assert engine.dead_tasks() == []
 
 
+class HeldUpClock(FakeClock):
+    """A clock between whose two readings time passes, as when a process is halted there."""
+
+    held_up: timedelta | None = None
+
+    def now_ns(self) -> int:
+        now_ns = super().now_ns()
+        duration, self.held_up = self.held_up, None
+        if duration is not None:
+            self.advance(duration)
+        return now_ns
+
+
+def test_a_thread_that_is_held_up_between_two_clocks_brings_no_deadline_on(make_engine: MakeEngine) -> None:
+    """It must not look like a clock that was set back."""
+    clock, handler = HeldUpClock(), Scripted()
+    with make_engine(Plugin(receipts(handler)), clock=clock) as engine:
+        engine.enqueue(receipt("later"), not_before=2 * HOUR)
+        running = engine._core.running
+        assert running is not None
+        watch = running.scheduler.watch
+        clock.held_up = HOUR
+        assert not watch.clock()
+        clock.advance(HOUR / 2)
+        assert engine.wait_idle(WAIT_S)
+        assert handler.played == []
+
+
 def test_a_clock_set_forward_brings_deadlines_and_expiries_on(
     make_engine: MakeEngine, callboard_clock: FakeClock
 ) -> None:
