@@ -125,13 +125,17 @@ class Core:
         return self.clock.monotonic_ns() - self._prepared_ns < _LOOK_NS
 
     @contextmanager
-    def transaction(self, connection: Any = None) -> Iterator[Transaction]:
-        """Open a transaction on this thread or on the host's `connection`, or join the one that is open there."""
+    def transaction(self, connection: Any = None, *, brief: bool = False) -> Iterator[Transaction]:
+        """Open a transaction on this thread or on the host's `connection`, or join the one that is open there.
+
+        One that is `brief` ends with the one call that it is opened for, unless it joins another.
+        """
         self.ready(connects=connection is None)
         _completion.check_thread()
+        brief = brief and connection is None and not self.store.in_transaction()
         opened = self.store.transaction() if connection is None else self.store.session_on(connection)
         with opened as session:
-            tx = Transaction(self, session)
+            tx = Transaction(self, session, brief=brief)
             with _completion.owned():
                 yield tx
             if tx.dirty:

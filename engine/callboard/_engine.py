@@ -322,7 +322,7 @@ class Engine:
             StoreError: the database refused; nothing was written.
             EngineStateError: the engine has been stopped.
         """
-        with self._core.transaction(connection) as tx:
+        with self._core.transaction(connection, brief=True) as tx:
             return tx.enqueue(
                 message,
                 not_before=not_before,
@@ -349,7 +349,7 @@ class Engine:
             StoreError: the database refused; none is written.
             EngineStateError: the engine has been stopped.
         """
-        with self._core.transaction(connection) as tx:
+        with self._core.transaction(connection, brief=True) as tx:
             return tx.enqueue_many(messages, origin=origin, allow_unknown=allow_unknown)
 
     async def aenqueue(self, message: Message, **options: Any) -> Enqueued:
@@ -427,7 +427,7 @@ class Engine:
         Raises:
             ConfigurationError: the deadline is no int.
         """
-        with self._core.transaction() as tx:
+        with self._core.transaction(brief=True) as tx:
             return tx.pull_in(msg_or_key, not_later_than_ns=not_later_than_ns)
 
     def cancel(self, task_id: int) -> bool:
@@ -440,6 +440,7 @@ class Engine:
             Whether there was such a task.
         """
         with self._core.transaction() as tx:
+            self._core.store.tasks.lock(tx.session, [task_id], wait=True)
             task = self._core.store.tasks.by_id(tx.session, task_id)
             if task is None:
                 return False
@@ -455,7 +456,7 @@ class Engine:
         Returns:
             As `enqueue` does; `conflict` leaves the dead task where it is. `None` when there is none.
         """
-        with self._core.transaction() as tx:
+        with self._core.transaction(brief=True) as tx:
             dead = self._core.store.tasks.dead_by_id(tx.session, dead_id)
             if dead is None:
                 return None

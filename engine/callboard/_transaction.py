@@ -40,10 +40,17 @@ class Transaction:
         died: tasks that moved to the dead-task table in it.
     """
 
-    def __init__(self, core: Core, session: Session) -> None:
-        """Write through `session`; the engine makes these."""
+    def __init__(self, core: Core, session: Session, *, brief: bool = False) -> None:
+        """Be made by the engine.
+
+        Args:
+            core: the parts of the engine that it belongs to.
+            session: what it writes through.
+            brief: whether it ends with the one call that it was opened for.
+        """
         self.core = core
         self.session = session
+        self._brief = brief
         self.dirty = False
         self.died: list[FinishedTask] = []
 
@@ -83,7 +90,11 @@ class Transaction:
     def write(self, new: NewTask) -> Enqueued:
         """Enqueue a row that has been composed."""
         self.dirty = True
-        answer = self.core.store.tasks.enqueue(self.session, new, self.core.recurring_kinds, self.died)
+        tasks, recurring = self.core.store.tasks, self.core.recurring_kinds
+        if self._brief:
+            answer = tasks.enqueue(self.session, new, recurring, self.died)
+        else:
+            [answer] = tasks.accept(self.session, [new], recurring, self.died)
         return self._merged_if_unbegun(answer)
 
     def enqueue_many(
@@ -93,7 +104,9 @@ class Transaction:
         compose = self.core.composer.compose
         new = [compose(message, origin=origin, allow_unknown=allow_unknown) for message in messages]
         self.dirty = True
-        answers = self.core.store.tasks.enqueue_many(self.session, new, self.core.recurring_kinds, self.died)
+        tasks = self.core.store.tasks
+        write = tasks.enqueue_many if self._brief else tasks.accept
+        answers = write(self.session, new, self.core.recurring_kinds, self.died)
         return [self._merged_if_unbegun(answer) for answer in answers]
 
     def _merged_if_unbegun(self, answer: Enqueued) -> Enqueued:
@@ -115,7 +128,8 @@ class Transaction:
             identities = [_codec.keyed_identity(kind.name, msg_or_key) for kind, _ in self.core.registry]
         not_later_than_ns = _instant("not_later_than_ns", not_later_than_ns)
         self.dirty = True
-        lower = self.core.store.tasks.pull_in
+        tasks = self.core.store.tasks
+        lower = tasks.pull_in if self._brief else tasks.accept_pull_in
         return any([lower(self.session, identity, not_later_than_ns) for identity in identities])
 
     def group(self, group_id: bytes) -> GroupHandle:

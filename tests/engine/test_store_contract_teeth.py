@@ -12,11 +12,11 @@ import pytest
 from hypothesis import Phase, settings
 
 from callboard import _lifecycle
-from callboard._store import sqlite, sqlite_groups, sqlite_nodes, sqlite_tasks
+from callboard._store import groups, nodes, sqlite, sqlite_tasks
+from callboard._store.nodes import SqlNodes
 from callboard._store.policy import TaskPolicy
 from callboard._store.session import SqliteSession
 from callboard._store.sqlite import SqliteStore, open_sqlite
-from callboard._store.sqlite_nodes import SqliteNodes
 from callboard.stores import Store
 from callboard.testing.store_contract import StoreContract, _machine, _steps
 from callboard.testing.store_contract._steps import NOW_NS, Steps
@@ -229,22 +229,22 @@ FAULTS = [
     ),
     Fault(
         "a heartbeat is the time",
-        reworded(sqlite_nodes, "_RENEW", "max(heartbeat_at_ns + 1, ?)", "?"),
+        reworded(nodes, "_RENEW", "CASE WHEN heartbeat_at_ns < ?1 THEN ?1 ELSE heartbeat_at_ns + 1 END", "?1"),
         "each_heartbeat_is_another_one_wherever_the_clock_stands",
     ),
     Fault(
         "a node is buried alive",
-        reworded(sqlite_nodes, "_RENEW", "heartbeat_at_ns = max(heartbeat_at_ns + 1, ?)", "started_at_ns = ?"),
+        reworded(nodes, "_RENEW", "SET heartbeat_at_ns =", "SET started_at_ns ="),
         "a_node_that_gave_a_sign_of_life_is_not_buried",
     ),
     Fault(
         "no process ever ends",
-        replaced(SqliteNodes, "has_ended", lambda nodes, node: False),
+        replaced(SqlNodes, "has_ended", lambda nodes, node: False),
         "a_process_that_ended_is_told_from_one_that_has_not",
     ),
     Fault(
         "a leave request that comes again is another one",
-        reworded(sqlite_groups, "_LEAVE", "DO NOTHING", "DO UPDATE SET message_id = excluded.message_id"),
+        reworded(groups, "_LEAVE", "DO NOTHING", "DO UPDATE SET message_id = excluded.message_id"),
         "the_version_grows_with_each_change_and_only_then",
     ),
     Fault(

@@ -40,7 +40,7 @@ def test_section_5_migrate_makes_the_tables_and_says_what_it_did(
 
     done = engine.migrate()
 
-    assert done == [f"{each.number:04} {each.title}" for each in migrating.shipped()]
+    assert done == [f"{each.number:04} {each.title}" for each in migrating.shipped("migrations_sqlite")]
     tables = {name for (name,) in sql(callboard_database, "SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert {
         "callboard_task",
@@ -55,7 +55,7 @@ def test_section_5_migrate_makes_the_tables_and_says_what_it_did(
 
 
 def test_section_5_migrations_are_numbered_without_a_gap_and_say_who_can_work_on_what_they_leave() -> None:
-    shipped = migrating.shipped()
+    shipped = migrating.shipped("migrations_sqlite")
 
     assert [each.number for each in shipped] == list(range(1, len(shipped) + 1))
     assert all(1 <= each.compatible_with <= each.number for each in shipped)
@@ -84,7 +84,9 @@ def test_a_migration_that_fails_half_way_leaves_nothing(make_engine: MakeEngine,
 def test_an_engine_migrates_on_its_first_enqueue(make_engine: MakeEngine, callboard_database: str) -> None:
     make_engine(Plugin(receipts(Scripted()))).enqueue(receipt("read"))
 
-    assert len(sql(callboard_database, "SELECT * FROM callboard_migration")) == len(migrating.shipped())
+    assert len(sql(callboard_database, "SELECT * FROM callboard_migration")) == len(
+        migrating.shipped("migrations_sqlite")
+    )
 
 
 # Claims

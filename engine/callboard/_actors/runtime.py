@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from callboard._actors.alarm import Alarm
@@ -87,6 +88,7 @@ class Runtime(_Parts):
         self.pool = self.make_pool(workers)
         super().__init__(core, workers, self.pool, HandlerLoop(loop))
         self._alarm = self.make_alarm()
+        self._watching = ExitStack()
         self._thread = self.make_thread()
         self.actor = SchedulerActor(
             self._thread, core.store, self.node, self.scheduler, self._alarm, self.rounds, self.hooks
@@ -123,6 +125,7 @@ class Runtime(_Parts):
 
     def start(self) -> None:
         """Reconcile, and run."""
+        self._watching.enter_context(self.core.store.watching(self.ring))
         self.heartbeat.start()
         self.actor.begin()
         self._alarm.start()
@@ -180,6 +183,7 @@ class Runtime(_Parts):
         self.wait_for((self.actor.ended,), left_s)
         self.heartbeat.stop()
         self.loop.close()
+        self._watching.close()
         self._close()
         ended = in_time and not self.workload.runs
         if ended:

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 _BETWEEN_SERVICES_NS = 60 * 10**9
 
+_LOCKED_NS = 2 * 10**8
+"""How long an outcome waits whose row somebody else has locked, before it is tried again."""
+
+_MERGE_BATCH = 5_000
+"""Accepted tasks merged by one transaction: about 0.1 s, so that outcomes are written in between."""
+
 
 class Scheduler:
     """Make passes over the task table.
@@ -62,6 +68,7 @@ class Scheduler:
         self._unsettled: list[Run] = []
         self._away: set[str] = set()
         self._alone_due = False
+        self._has_more_accepted = False
         self._next_service_ns = 0  # on the monotonic clock
         self.watch = Watch(core, workload)
         self.deadline_ns = NEVER_NS
@@ -122,8 +129,9 @@ class Scheduler:
             self._workload.alone = alone
             self._unsettled = runs
             raise
+        self._postpone(settlement.postponed)
         self._account(runs, settlement)
-        again = settlement.again
+        again = settlement.again or self._has_more_accepted
         if claim is not None:
             _crash_points.reach("callboard.claim.committed")
             self.report([FinishedTask(task, None, burial.reason) for task, burial in claim.buried])
@@ -180,6 +188,10 @@ class Scheduler:
         """Return the kinds that have rows to see to now, and set the deadline to when the next will."""
         store = self._core.store
         with store.reading() as session:
+            accepted = store.tasks.has_accepted(session)
+        if accepted:
+            self._merge()
+        with store.reading() as session:
             heads = self._deferral.read(session, self._node.id)
         if self._deferral.concerns(heads, now_ns):
             with store.transaction() as session:
@@ -197,6 +209,22 @@ class Scheduler:
         self.deadline_ns = min([*future, alone_ns, heads.stray_ns, heads.expiry_ns, self._hooks.deadline_ns()])
         return {kind: at_ns for kind, at_ns in earliest.items() if at_ns <= now_ns}
 
+    def _merge(self) -> None:
+        """Have what hosts' transactions enqueued become tasks."""
+        store, died = self._core.store, list[FinishedTask]()
+        with store.transaction() as session:
+            merged = store.tasks.merge_accepted(session, self._core.recurring_kinds, died, _MERGE_BATCH)
+        self._has_more_accepted = merged == _MERGE_BATCH
+        self.report(died)
+
+    def _postpone(self, runs: list[Run]) -> None:
+        """Keep outcomes that could not be written yet; their rows go on being this node's."""
+        for run in runs:
+            self._workload.add(run)
+        self._unsettled += runs
+        if runs:
+            self.deadline_ns = min(self.deadline_ns, self._core.clock.now_ns() + _LOCKED_NS)
+
     def _account(self, runs: list[Run], settlement: Settlement) -> None:
         """Count what was committed, and notice that a service is back (rule 19)."""
         if not runs:
@@ -206,7 +234,10 @@ class Scheduler:
         reporting.log_failures(settlement.failures)
         self.counters["stale"] += settlement.stale
         self.report(settlement.finished)
+        postponed = {id(run) for run in settlement.postponed}
         for run in runs:
+            if id(run) in postponed:
+                continue
             if isinstance(run.result, Failure) and not run.result.counted:
                 self._away.add(run.task.kind)
             elif self._away and run.task.kind in self._away and not isinstance(run.result, str):

@@ -24,6 +24,7 @@ class Settlement:
         finished: tasks that ended with this batch, for the hook.
         failures: the runs that failed.
         stale: how many outcomes were dropped, because the run no longer held its row.
+        postponed: runs whose rows somebody else has locked, to be settled later.
         again: whether a row may be due at once.
     """
 
@@ -33,6 +34,7 @@ class Settlement:
         self._runs = runs
         self.finished: list[FinishedTask] = []
         self.failures: list[tuple[Task, Failure]] = []
+        self.postponed: list[Run] = []
         self.stale = 0
         self.again = False
 
@@ -41,13 +43,18 @@ class Settlement:
         _crash_points.reach("callboard.settle.begun")
         tasks = self._core.store.tasks
         open_runs = [run for run in self._runs if run.committed is None]
-        held = tasks.still_running(session, [run.task.id for run in open_runs]) if open_runs else {}
+        ids = [run.task.id for run in open_runs]
+        locked = tasks.lock(session, ids, wait=False) if ids else set()
+        held = tasks.still_running(session, ids) if ids else {}
         changes: list[tuple[int, Transition]] = []
         handed_back: list[int] = []
         cancelled: list[tuple[Task, Held]] = []
         for run in self._runs:
             if run.committed is not None:
                 self._count(run, run.committed)
+                continue
+            if run.task.id in locked:
+                self.postponed.append(run)
                 continue
             row = held.get(run.task.id)
             if row is None or row.token != run.task.token:
@@ -63,8 +70,9 @@ class Settlement:
                 )
                 changes.append((run.task.id, change))
                 self._count(run, change)
-                for new in () if isinstance(run.result, Failure) else run.buffered:
-                    tasks.enqueue(session, new, self._core.recurring_kinds, self.finished)
+                if run.buffered and not isinstance(run.result, Failure):
+                    for new in run.buffered:
+                        tasks.accept(session, [new], self._core.recurring_kinds, self.finished)
                     self.again = True
         tasks.settle(session, changes, now_ns)
         if cancelled:

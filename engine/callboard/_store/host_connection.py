@@ -34,9 +34,9 @@ def session_on(connection: Any) -> Iterator[Session]:
     elif isinstance(connection, peewee.Database):
         with peewee_session(connection, _FOREIGN) as session:
             yield session
-    elif (core := _sqlalchemy_connection(connection)) is not None:
+    elif (core := sqlalchemy_connection(connection)) is not None:
         yield SqlAlchemySession(core)
-    elif _comes_from(connection, "django") and hasattr(connection, "alias"):
+    elif comes_from(connection, "django") and hasattr(connection, "alias"):
         with _django_session(connection) as session:
             yield session
     else:
@@ -82,9 +82,9 @@ def _own_transaction(connection: sqlite3.Connection) -> Iterator[SqliteSession]:
         call()
 
 
-def _sqlalchemy_connection(connection: Any) -> Any | None:
+def sqlalchemy_connection(connection: Any) -> Any | None:
     """Return the SQLAlchemy connection that `connection` is or uses, if it is SQLAlchemy's at all."""
-    if not _comes_from(connection, "sqlalchemy"):
+    if not comes_from(connection, "sqlalchemy"):
         return None
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session, scoped_session
@@ -103,7 +103,8 @@ def _django_session(connection: Any) -> Iterator[SqliteSession]:
         yield SqliteSession(connection.connection, _FOREIGN, lambda call: transaction.on_commit(call, using=alias))
 
 
-def _comes_from(connection: Any, package: str) -> bool:
+def comes_from(connection: Any, package: str) -> bool:
+    """Return whether an object is of a class of `package`, without importing that."""
     return any(base.__module__.partition(".")[0] == package for base in type(connection).__mro__)
 
 
@@ -141,22 +142,26 @@ class SqlAlchemySession:
             raise translate(error.orig or error, _FOREIGN) from error
 
     def after_commit(self, call: Callable[[], None]) -> bool:
-        """Have `call` made once this transaction has committed and the connection is closed or begins another.
-
-        SQLAlchemy tells of a commit just before it, and of nothing right after it. A session gives its
-        connection back with each commit, so there it makes no difference; whoever commits on a connection and
-        keeps it open is served by the poll.
-        """
-        from sqlalchemy import event
-
-        connection = self.connection
-        connection.info.setdefault(_PENDING, []).append(call)
-        # Listening twice is listening once. Nothing is taken away again, which SQLAlchemy forbids in a listener.
-        event.listen(connection, "commit", _committing)
-        event.listen(connection, "rollback", _rolled_back)
-        event.listen(connection, "begin", _begun)
-        event.listen(connection.engine.pool, "checkin", _checked_in)
+        """Have `call` made after the commit, as `watch_sqlalchemy` does."""
+        watch_sqlalchemy(self.connection, call)
         return True
+
+
+def watch_sqlalchemy(connection: Any, call: Callable[[], None]) -> None:
+    """Have `call` made once this transaction has committed and the connection is closed or begins another.
+
+    SQLAlchemy tells of a commit just before it, and of nothing right after it. A session gives its connection back
+    with each commit, so there it makes no difference; whoever commits on a connection and keeps it open is served
+    by the poll.
+    """
+    from sqlalchemy import event
+
+    connection.info.setdefault(_PENDING, []).append(call)
+    # Listening twice is listening once. Nothing is taken away again, which SQLAlchemy forbids in a listener.
+    event.listen(connection, "commit", _committing)
+    event.listen(connection, "rollback", _rolled_back)
+    event.listen(connection, "begin", _begun)
+    event.listen(connection.engine.pool, "checkin", _checked_in)
 
 
 _PENDING = "callboard.pending"

@@ -164,6 +164,13 @@ class Store(Protocol):
         """
         ...
 
+    def watching(self, changed: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `changed`, on any thread, soon after another connection has committed something.
+
+        It is a hint only, and stores that are not told of commits give none: `data_version` is looked at, too.
+        """
+        ...
+
     def take_turn(self, session: Session, name: str, now_ns: int, interval_ns: int) -> bool:
         """Return whether it is this caller's turn to do what the fleet does once in `interval_ns`.
 

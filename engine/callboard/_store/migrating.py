@@ -21,10 +21,9 @@ ENGINE = "callboard"
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS callboard_migration (name TEXT NOT NULL, number INTEGER NOT NULL,"
-    " title TEXT NOT NULL, compatible_with INTEGER NOT NULL, applied_at_ns INTEGER NOT NULL,"
+    " title TEXT NOT NULL, compatible_with INTEGER NOT NULL, applied_at_ns BIGINT NOT NULL,"
     " PRIMARY KEY (name, number))"
 )
-_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'callboard_migration'"
 # An engine must be able to work with every migration it does not know, not only with the latest.
 _NEWEST = "SELECT max(number), max(compatible_with) FROM callboard_migration WHERE name = ? HAVING count(*) > 0"
 _RECORD = (
@@ -41,12 +40,59 @@ class Migration(NamedTuple):
     sql: str
 
 
+class Migrations(NamedTuple):
+    """The migrations of one sort of database.
+
+    Attributes:
+        folder: where the numbered files are, beside this module.
+        exists: a query that has a row if the database has a table of migrations.
+        split: whether the driver takes one statement at a time.
+    """
+
+    folder: str
+    exists: str
+    split: bool
+
+    def pending(self, session: Session, where: str) -> list[Migration]:
+        """Return the migrations that the database lacks; empty when it is up to date, or newer and compatible.
+
+        Raises:
+            SchemaError: a newer engine wrote the tables and says that this one cannot use them.
+        """
+        newest = self.check(session, where)
+        return [migration for migration in shipped(self.folder) if migration.number > newest]
+
+    def check(self, session: Session, where: str) -> int:
+        """Return the number of the latest migration of the tables, 0 without one.
+
+        Raises:
+            SchemaError: a newer engine wrote the tables and says that this one cannot use them.
+        """
+        own = shipped(self.folder)[-1].number
+        for number, compatible_with in session.rows(_NEWEST, (ENGINE,)) if session.rows(self.exists) else []:
+            if number > own and compatible_with > own:
+                raise SchemaError(
+                    f"{where} was written by a newer Callboard (tables {number}, this build knows {own}); upgrade"
+                    " with `pip install -U callboard`, or use another database"
+                )
+            return int(number)
+        return 0
+
+    def apply(self, session: Session, migrations: list[Migration], now_ns: int) -> list[str]:
+        """Run migrations and record them, in the session's transaction; return what was done."""
+        session.run(_TABLE)
+        for migration in migrations:
+            for statement in _statements(migration.sql) if self.split else [migration.sql]:
+                session.run(statement)
+            session.run(_RECORD, (ENGINE, migration.number, migration.title, migration.compatible_with, now_ns))
+        return [f"{migration.number:04} {migration.title}" for migration in migrations]
+
+
 @cache
-def shipped() -> list[Migration]:
+def shipped(folder: str) -> list[Migration]:
     """Return this build's migrations in order."""
-    folder = resources.files("callboard._store").joinpath("migrations")
     found = []
-    for file in folder.iterdir():
+    for file in resources.files("callboard._store").joinpath(folder).iterdir():
         if file.name.endswith(".sql"):
             text = file.read_text(encoding="utf-8")
             found.append(
@@ -60,42 +106,6 @@ def _header(text: str, name: str) -> str:
     if match is None:
         raise SchemaError(f"a migration lacks its line `-- {name}:`")
     return match.group(1)
-
-
-def pending(session: Session, where: str) -> list[Migration]:
-    """Return the migrations that the database lacks; empty when it is up to date, or newer and compatible.
-
-    Raises:
-        SchemaError: a newer engine wrote the tables and says that this one cannot use them.
-    """
-    newest = check(session, where)
-    return [migration for migration in shipped() if migration.number > newest]
-
-
-def check(session: Session, where: str) -> int:
-    """Return the number of the latest migration of the tables, 0 without one.
-
-    Raises:
-        SchemaError: a newer engine wrote the tables and says that this one cannot use them.
-    """
-    own = shipped()[-1].number
-    for number, compatible_with in session.rows(_NEWEST, (ENGINE,)) if session.rows(_EXISTS) else []:
-        if number > own and compatible_with > own:
-            raise SchemaError(
-                f"{where} was written by a newer Callboard (tables {number}, this build knows {own}); upgrade"
-                " with `pip install -U callboard`, or use another database"
-            )
-        return int(number)
-    return 0
-
-
-def apply(session: Session, migrations: list[Migration], now_ns: int) -> None:
-    """Run migrations and record them, in the session's transaction."""
-    session.run(_TABLE)
-    for migration in migrations:
-        for statement in _statements(migration.sql):
-            session.run(statement)
-        session.run(_RECORD, (ENGINE, migration.number, migration.title, migration.compatible_with, now_ns))
 
 
 def _statements(script: str) -> Iterator[str]:

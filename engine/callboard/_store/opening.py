@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import peewee
 
 from callboard._store.interface import Store
 from callboard._store.sqlite import open_sqlite
+from callboard.errors import ConfigurationError
 
 
 def open_store(database: str | peewee.Database | Store, synchronous: str) -> Store:
@@ -18,4 +21,21 @@ def open_store(database: str | peewee.Database | Store, synchronous: str) -> Sto
     """
     if isinstance(database, Store) and not isinstance(database, type):
         return database
+    if isinstance(database, peewee.PostgresqlDatabase) or is_postgres_url(database):
+        return _postgres()(database)
     return open_sqlite(database, synchronous)
+
+
+def is_postgres_url(database: object) -> bool:
+    """Return whether it is a URL that PostgreSQL's own tools take, too."""
+    return isinstance(database, str) and database.startswith(("postgresql://", "postgres://"))
+
+
+def _postgres() -> Callable[[object], Store]:
+    try:
+        from callboard._store.postgres import open_postgres  # psycopg is an extra, and slow to import
+    except ImportError as error:
+        raise ConfigurationError(
+            f"a PostgreSQL database needs psycopg 3: pip install 'callboard[postgres]' ({error})"
+        ) from error
+    return open_postgres

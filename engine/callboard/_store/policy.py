@@ -40,8 +40,18 @@ class TaskPolicy(ABC):
         """Write a row and return its id; `None`, and nothing written, when its identity is live."""
 
     @abstractmethod
-    def by_identity(self, session: Session, identity: bytes) -> Task:
-        """Return the live row that was in the way of `insert`."""
+    def by_identity(self, session: Session, identity: bytes) -> Task | None:
+        """Return the live row that was in the way of `insert`, and keep others from it; `None` if it has gone."""
+
+    @abstractmethod
+    def enqueue_many(
+        self, session: Session, new: Sequence[NewTask], recurring: Collection[str], died: list[FinishedTask]
+    ) -> list[Enqueued]:
+        """Do what `enqueue` does for many."""
+
+    @abstractmethod
+    def pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
+        """Lower a live row's deadline, never raise it; `False` if there is no such row."""
 
     @abstractmethod
     def request(self, session: Session, task_id: int) -> None:
@@ -71,10 +81,12 @@ class TaskPolicy(ABC):
         self, session: Session, new: NewTask, recurring: Collection[str], died: list[FinishedTask]
     ) -> Enqueued:
         """Write one task, or raise the `requests` of the live one with its identity (rules 13 and 14)."""
-        task_id = self.insert(session, new)
-        if task_id is not None:
-            return Enqueued(task_id, EnqueueStatus.INSERTED)
-        live = self.by_identity(session, new.identity)
+        live = None
+        while live is None:
+            task_id = self.insert(session, new)
+            if task_id is not None:
+                return Enqueued(task_id, EnqueueStatus.INSERTED)
+            live = self.by_identity(session, new.identity)
         if live.state != TaskState.RUNNING:
             burial = _lifecycle.overdue(live, new.created_at_ns, recurring=new.kind in recurring)
             if burial is not None:
@@ -86,6 +98,32 @@ class TaskPolicy(ABC):
         self.request(session, live.id)
         running = live.state == TaskState.RUNNING
         return Enqueued(live.id, EnqueueStatus.RERUN if running else EnqueueStatus.MERGED)
+
+    def accept(
+        self, session: Session, new: Sequence[NewTask], recurring: Collection[str], died: list[FinishedTask]
+    ) -> list[Enqueued]:
+        """Enqueue at once: where one transaction writes at a time, none has to wait for more than that."""
+        if len(new) == 1:
+            return [self.enqueue(session, new[0], recurring, died)]
+        return self.enqueue_many(session, new, recurring, died)
+
+    def accept_pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
+        """Pull in at once."""
+        return self.pull_in(session, identity, not_later_than_ns)
+
+    def has_accepted(self, session: Session) -> bool:
+        """Return that nothing waits."""
+        return False
+
+    def merge_accepted(
+        self, session: Session, recurring: Collection[str], died: list[FinishedTask], limit: int
+    ) -> int:
+        """Merge nothing."""
+        return 0
+
+    def lock(self, session: Session, ids: Sequence[int], *, wait: bool) -> set[int]:
+        """Do nothing: whoever is in a write transaction is the only one."""
+        return set()
 
     def cancel(self, session: Session, task: Task, now_ns: int) -> FinishedTask | None:
         """Bury a task, or mark the row of a running one, whose run buries it when its handler has returned."""

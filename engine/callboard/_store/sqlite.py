@@ -8,20 +8,21 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import peewee
 from playhouse.pool import PooledSqliteDatabase
 
-from callboard._store import forking, host_connection, migrating
+from callboard._store import forking, host_connection
 from callboard._store.failures import is_locked, translate
+from callboard._store.groups import SqlGroups
 from callboard._store.interface import Session
+from callboard._store.migrating import Migrations
+from callboard._store.nodes import SqlNodes
 from callboard._store.opened_file import OpenedFile
 from callboard._store.session import SqliteSession, connected, peewee_session, raw_connection, translated
-from callboard._store.sqlite_groups import SqliteGroups
-from callboard._store.sqlite_nodes import SqliteNodes
 from callboard._store.sqlite_tasks import SqliteTasks
 from callboard._task import DeadTask, Task
 from callboard.errors import ConfigurationError, DatabaseUnavailableError
@@ -33,6 +34,13 @@ _BUSY_TIMEOUT_S = 5.0  # what peewee gives SQLite by default, too
 _BUSY_WAIT_S = 0.01
 
 _SYNCHRONOUS_NORMAL = 1  # SQLite's number for it
+
+MIGRATIONS = Migrations(
+    folder="migrations_sqlite",
+    exists="SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'callboard_migration'",
+    split=True,
+)
+"""What `prepare` runs."""
 
 _orphans: list[peewee.SqliteDatabase] = []
 """Databases inherited through a fork: to close them, even by collecting them, would disturb the parent's."""
@@ -48,7 +56,7 @@ class SqliteStore:
 
     poll_interval_s = POLL_INTERVAL_S
     tasks = SqliteTasks()
-    groups = SqliteGroups()
+    groups = SqlGroups()
 
     def __init__(self, make_database: Callable[[], peewee.SqliteDatabase], *, owned: bool = False) -> None:
         """Use the database that `make_database` returns; connects to nothing.
@@ -73,7 +81,7 @@ class SqliteStore:
             )
         self.path = str(database.database)
         self.where = f"database {self.path}"
-        self.nodes = SqliteNodes(self.path)
+        self.nodes = SqlNodes(os.path.realpath(self.path))  # the same for every name of the file
         self._file = OpenedFile(self.path, self.where)
         self._checked_version: int | None = None
         self._forks = 0
@@ -209,16 +217,14 @@ class SqliteStore:
         self._file.check()
         if self.exists():
             with self._inspecting() as session:
-                if not migrating.pending(session, self.where):
+                if not MIGRATIONS.pending(session, self.where):
                     return []
         else:
             self._file.check_absent()
         if self._owned and not self.in_transaction():
             self._use_wal()
         with self.transaction() as session:
-            missing = migrating.pending(session, self.where)
-            migrating.apply(session, missing, now_ns)
-        return [f"{migration.number:04} {migration.title}" for migration in missing]
+            return MIGRATIONS.apply(session, MIGRATIONS.pending(session, self.where), now_ns)
 
     def _use_wal(self) -> None:
         """Set the journal mode, which stays with the file.
@@ -264,9 +270,13 @@ class SqliteStore:
         with self.reading() as session:
             version: int = session.rows("PRAGMA data_version")[0][0] + (self._forks << 32)
             if version != self._checked_version:
-                migrating.check(session, self.where)
+                MIGRATIONS.check(session, self.where)
                 self._checked_version = version
             return version
+
+    def watching(self, changed: Callable[[], None]) -> AbstractContextManager[None]:
+        """Give no hints: SQLite tells nobody of commits."""
+        return nullcontext()
 
     def take_turn(self, session: Session, name: str, now_ns: int, interval_ns: int) -> bool:
         """Return whether it is this node's turn to do what the fleet does once in `interval_ns`."""

@@ -48,6 +48,31 @@ class TaskTable(Protocol):
         """Do what `enqueue` does for many, in their order; two calls at once must not deadlock."""
         ...
 
+    def accept(
+        self, session: Session, new: Sequence[NewTask], recurring: Collection[str], died: list[FinishedTask]
+    ) -> list[Enqueued]:
+        """Take tasks in a transaction that may stay open for long, such as a host's.
+
+        It must not wait for other transactions, nor make them wait. Where that means that only the commit can show
+        what a task will meet, the answers are `accepted`, and `merge_accepted` enqueues later. Others do what
+        `enqueue` and `enqueue_many` do; `TaskPolicy` has that.
+        """
+        ...
+
+    def accept_pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
+        """Take a pull-in as `accept` takes tasks; `False` if there is no such row as far as can be told."""
+        ...
+
+    def has_accepted(self, session: Session) -> bool:
+        """Return whether something waits for `merge_accepted`."""
+        ...
+
+    def merge_accepted(
+        self, session: Session, recurring: Collection[str], died: list[FinishedTask], limit: int
+    ) -> int:
+        """Enqueue and pull in what was accepted, at most `limit`, in its order; return how many."""
+        ...
+
     def pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
         """Lower a live row's deadline, never raise it; `False` if there is no such row (rule 15).
 
@@ -105,6 +130,14 @@ class TaskTable(Protocol):
 
     def resolve(self, session: Session, task: Task) -> None:
         """Write the task's group, expiry and policy to its row, which came without."""
+        ...
+
+    def lock(self, session: Session, ids: Sequence[int], *, wait: bool) -> set[int]:
+        """Keep others from changing these rows until the transaction ends.
+
+        Returns:
+            Those that somebody else keeps from being changed just now; with `wait`, none.
+        """
         ...
 
     def still_running(self, session: Session, ids: Sequence[int]) -> dict[int, Held]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 import peewee
 
-from callboard._store import migrating
-from callboard._store.sqlite import SqliteStore, open_sqlite
+from callboard._store.sqlite import MIGRATIONS, SqliteStore, open_sqlite
 from callboard.errors import DatabaseUnavailableError, SchemaError
 
 
@@ -43,6 +42,6 @@ def open_for_reading(url: str) -> SqliteStore:
     store = SqliteStore(lambda: peewee.SqliteDatabase(uri, uri=True))
     store.where = where
     with store.reading() as session:
-        if migrating.pending(session, where):
+        if MIGRATIONS.pending(session, where):
             raise SchemaError(f"{where} has no up-to-date Callboard tables; run `callboard migrate {path}`")
     return store

@@ -42,4 +42,5 @@ class StoreContract(
         mark: how the store's driver writes a parameter into a statement, such as `?` or `%s`.
         examples: how many sequences of steps its property test makes up; the same ones in each run.
         tells_ended_processes: whether the store can tell, before the lease is over, that a process has ended.
+        gives_hints: whether the store's `watching` tells of others' commits.
     """

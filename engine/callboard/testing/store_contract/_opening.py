@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from callboard.testing.store_contract._steps import (
     MINUTE_NS,
     NOW_NS,
     OTHER,
+    PATIENCE_S,
     ContractTests,
     MakeStore,
     Steps,
@@ -70,8 +72,8 @@ class OpeningTests(ContractTests):
             steps.rows()
 
     def test_tables_of_a_newer_engine_are_refused(self, steps: Steps, make_store: MakeStore) -> None:
-        with steps.store.thread():
-            steps.store.data_version()
+        with steps.store.thread(), steps.store.watching(lambda: None):
+            self.wait_for_ears(steps.store)
             with make_store().transaction() as session:
                 session.run(
                     "INSERT INTO callboard_migration (name, number, title, compatible_with, applied_at_ns)"
@@ -241,8 +243,9 @@ class OpeningTests(ContractTests):
     # What others wrote
 
     def test_the_data_version_changes_with_others_commits_only(self, steps: Steps, other: Steps) -> None:
-        store = steps.store
-        with store.thread():
+        store, told = steps.store, threading.Event()
+        with store.thread(), store.watching(told.set):
+            self.wait_for_ears(store)
             before = store.data_version()
             steps.enqueue(note("mine"))
             steps.rows()
@@ -256,10 +259,21 @@ class OpeningTests(ContractTests):
             eventually(lambda: store.data_version() != before)
             after = store.data_version()
             assert store.data_version() == after
+            if self.gives_hints:
+                told.clear()
+                other.enqueue(note("theirs, too"))
+                assert told.wait(PATIENCE_S)
+
+    def wait_for_ears(self, store: Store) -> None:
+        """Wait until a store that is told of commits listens, which changes the version."""
+        if self.gives_hints:
+            before = store.data_version()
+            eventually(lambda: store.data_version() != before)
 
     def test_the_data_version_changes_with_commits_of_this_stores_other_threads(self, steps: Steps) -> None:
         store = steps.store
-        with store.thread():
+        with store.thread(), store.watching(lambda: None):
+            self.wait_for_ears(store)
             before = store.data_version()
             at_once(lambda: steps.enqueue(note("of another thread")))
             eventually(lambda: store.data_version() != before)

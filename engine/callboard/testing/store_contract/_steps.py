@@ -235,10 +235,12 @@ class ContractTests:
     Attributes:
         mark: how the database's driver writes a parameter into a statement.
         tells_ended_processes: whether `NodeTable.has_ended` can tell that a process on this machine has ended.
+        gives_hints: whether `Store.watching` tells of commits, which it may begin to do a little later.
     """
 
     mark: str = "?"
     tells_ended_processes: bool = True
+    gives_hints: bool = False
 
     @pytest.fixture
     def make_store(self) -> MakeStore | Iterator[MakeStore]:

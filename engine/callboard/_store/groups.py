@@ -1,4 +1,4 @@
-"""The SQL of the group, member and pending-remove tables.
+"""The SQL of the group, member and pending-remove tables, which every database of ours understands.
 
 Rows are the truth about a group. The host's events are written as they come, idempotently; what follows from
 the rows (`is_leaving`, `has_pending_leave_request`) is computed by the one statement that ends each change.
@@ -11,21 +11,30 @@ from collections.abc import Collection, Sequence
 from callboard._group_state import GroupState, PendingRemove
 from callboard._store.interface import Session
 
-_ENSURE = "INSERT INTO callboard_group (group_id, active_at_ns) VALUES (?, ?) ON CONFLICT (group_id) DO NOTHING"
+_NEXT_VERSION = "version = (callboard_group.version & 4611686018427387903) + 1"
+# Before the marks are computed, because it locks the group's row: where others write at once, the statement that
+# computes them must begin when nobody else can change what it reads.
+_TOUCH = (
+    "INSERT INTO callboard_group (group_id, active_at_ns, version) VALUES (?, ?, 1)"
+    f" ON CONFLICT (group_id) DO UPDATE SET {_NEXT_VERSION}"
+)
+_TOUCH_KNOWN = f"UPDATE callboard_group SET {_NEXT_VERSION} WHERE group_id = ?"
 _CREATED = (
-    "INSERT INTO callboard_group (group_id, own_inbox_id, consent, active_at_ns) VALUES (?1, ?2, ?3, ?4)"
-    " ON CONFLICT (group_id) DO UPDATE SET own_inbox_id = ?2, active_at_ns = max(active_at_ns, ?4),"
-    " consent = CASE consent WHEN 'unknown' THEN ?3 ELSE consent END"
+    "INSERT INTO callboard_group (group_id, own_inbox_id, consent, active_at_ns, version)"
+    " VALUES (?1, ?2, ?3, ?4, 1)"
+    f" ON CONFLICT (group_id) DO UPDATE SET {_NEXT_VERSION}, own_inbox_id = ?2, active_at_ns ="
+    " CASE WHEN callboard_group.active_at_ns > ?4 THEN callboard_group.active_at_ns ELSE ?4 END, consent ="
+    " CASE callboard_group.consent WHEN 'unknown' THEN ?3 ELSE callboard_group.consent END"
 )
 _MEMBER = (
-    "INSERT INTO callboard_group_member (group_id, inbox_id, is_super_admin) VALUES (?, ?, 0)"
+    "INSERT INTO callboard_group_member (group_id, inbox_id, is_super_admin) VALUES (?, ?, FALSE)"
     " ON CONFLICT (group_id, inbox_id) DO NOTHING"
 )
 _RANK = (
     "INSERT INTO callboard_group_member (group_id, inbox_id, is_super_admin) VALUES (?1, ?2, ?3)"
     " ON CONFLICT (group_id, inbox_id) DO UPDATE SET is_super_admin = ?3"
 )
-_DEMOTE = "UPDATE callboard_group_member SET is_super_admin = 0 WHERE group_id = ? AND inbox_id = ?"
+_DEMOTE = "UPDATE callboard_group_member SET is_super_admin = FALSE WHERE group_id = ? AND inbox_id = ?"
 _REMOVE_MEMBER = "DELETE FROM callboard_group_member WHERE group_id = ? AND inbox_id = ?"
 _LEAVE = (
     "INSERT INTO callboard_pending_remove (group_id, inbox_id, message_id, requested_at_ns) VALUES (?, ?, ?, ?)"
@@ -33,10 +42,10 @@ _LEAVE = (
 )
 _FORGET_LEAVE = "DELETE FROM callboard_pending_remove WHERE group_id = ? AND inbox_id = ?"
 _CONSENT = "UPDATE callboard_group SET consent = ? WHERE group_id = ?"
-_ACTIVE = "UPDATE callboard_group SET active_at_ns = max(active_at_ns, ?) WHERE group_id = ?"
+_ACTIVE = "UPDATE callboard_group SET active_at_ns = ?1 WHERE group_id = ?2 AND active_at_ns < ?1"
 # The check and the mark are one statement, so a request that arrives meanwhile is never wiped.
 _MARK = (
-    "UPDATE callboard_group AS g SET version = (version & 4611686018427387903) + 1,"
+    "UPDATE callboard_group AS g SET"
     " is_leaving = EXISTS (SELECT 1 FROM callboard_pending_remove AS p"
     " WHERE p.group_id = g.group_id AND p.inbox_id = g.own_inbox_id),"
     " has_pending_leave_request ="
@@ -60,8 +69,8 @@ _PENDING = (
 )
 
 
-class SqliteGroups:
-    """The changes of groups' rows on SQLite."""
+class SqlGroups:
+    """The changes of groups' rows."""
 
     def created(
         self,
@@ -76,7 +85,7 @@ class SqliteGroups:
         """Write what the host says of a group that it created or was added to."""
         session.run(_CREATED, (group_id, own_inbox_id, consent, active_at_ns))
         session.run_many(_MEMBER, [(group_id, inbox) for inbox in sorted({own_inbox_id, *members, *super_admins})])
-        session.run_many(_RANK, [(group_id, inbox, 1) for inbox in sorted(super_admins)])
+        session.run_many(_RANK, [(group_id, inbox, True) for inbox in sorted(super_admins)])
         session.run(_MARK, (group_id,))
 
     def membership_changed(
@@ -91,11 +100,11 @@ class SqliteGroups:
         active_at_ns: int,
     ) -> None:
         """Write a commit's change of membership; a removed member's leave request is settled by it."""
-        session.run(_ENSURE, (group_id, active_at_ns))
+        session.run(_TOUCH, (group_id, active_at_ns))
         session.run_many(_REMOVE_MEMBER, [(group_id, inbox) for inbox in removed])
         session.run_many(_FORGET_LEAVE, [(group_id, inbox) for inbox in removed])
         session.run_many(_MEMBER, [(group_id, inbox) for inbox in added])
-        session.run_many(_RANK, [(group_id, inbox, 1) for inbox in promoted])
+        session.run_many(_RANK, [(group_id, inbox, True) for inbox in promoted])
         session.run_many(_DEMOTE, [(group_id, inbox) for inbox in demoted])
         session.run(_MARK, (group_id,))
 
@@ -103,26 +112,27 @@ class SqliteGroups:
         self, session: Session, group_id: bytes, inbox_id: str, message_id: bytes, requested_at_ns: int
     ) -> bool:
         """Write a leave request; `False`, and nothing changed, when the member's request is already there."""
-        session.run(_ENSURE, (group_id, requested_at_ns))
         if not session.run(_LEAVE, (group_id, inbox_id, message_id, requested_at_ns)):
             return False
+        session.run(_TOUCH, (group_id, requested_at_ns))
         session.run(_MARK, (group_id,))
         return True
 
     def leave_settled(self, session: Session, group_id: bytes, inbox_ids: Collection[str]) -> None:
         """Drop leave requests, and the group's mark once none is left that asks for it."""
+        session.run(_TOUCH_KNOWN, (group_id,))
         session.run_many(_FORGET_LEAVE, [(group_id, inbox) for inbox in inbox_ids])
         session.run(_MARK, (group_id,))
 
     def set_consent(self, session: Session, group_id: bytes, consent: str) -> None:
         """Write the user's consent to the group."""
-        session.run(_ENSURE, (group_id, 0))
+        session.run(_TOUCH, (group_id, 0))
         session.run(_CONSENT, (consent, group_id))
         session.run(_MARK, (group_id,))
 
     def set_active(self, session: Session, group_id: bytes, at_ns: int) -> None:
         """Write when the group was last active; an earlier time changes nothing."""
-        session.run(_ENSURE, (group_id, at_ns))
+        session.run(_TOUCH, (group_id, at_ns))
         session.run(_ACTIVE, (at_ns, group_id))
         session.run(_MARK, (group_id,))
 
@@ -171,7 +181,8 @@ class SqliteGroups:
         if active_since_ns is not None:
             clauses.append(("g.active_at_ns >= ?", [active_since_ns]))
         if consent is not None:
-            clauses.append((f"g.consent IN ({', '.join('?' * len(consent))})", list(consent)))
+            among = f"g.consent IN ({', '.join('?' * len(consent))})" if consent else "FALSE"
+            clauses.append((among, list(consent)))
         if member is not None:
             of_member = "SELECT m.group_id FROM callboard_group_member AS m WHERE m.inbox_id = ?"
             clauses.append((f"g.group_id IN ({of_member})", [member]))

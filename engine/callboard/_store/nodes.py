@@ -14,7 +14,10 @@ _ADD = (
     " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6) RETURNING id"
 )
 # The heartbeat is a number that changes, not a time that is compared: clocks may be set.
-_RENEW = "UPDATE callboard_node SET heartbeat_at_ns = max(heartbeat_at_ns + 1, ?) WHERE id = ?"
+_RENEW = (
+    "UPDATE callboard_node SET heartbeat_at_ns ="
+    " CASE WHEN heartbeat_at_ns < ?1 THEN ?1 ELSE heartbeat_at_ns + 1 END WHERE id = ?2"
+)
 _REMOVE = "DELETE FROM callboard_node WHERE id = ?"
 _OTHERS = (
     "SELECT id, host, pid, lease_ns, heartbeat_at_ns, EXISTS (SELECT 1 FROM callboard_task"
@@ -23,15 +26,15 @@ _OTHERS = (
 )
 _SILENT = f"{_OTHERS} AND heartbeat_at_ns < ?"
 _OTHERS_IN_ORDER = f"{_OTHERS} ORDER BY id"
-_HEARTBEAT = "SELECT heartbeat_at_ns FROM callboard_node WHERE id = ?"
+_BURY = "DELETE FROM callboard_node WHERE id = ? AND heartbeat_at_ns = ?"
 
 
-class SqliteNodes:
-    """The node table of one file, and the locks beside it."""
+class SqlNodes:
+    """The node table of one database, and the locks of the nodes on this machine."""
 
     def __init__(self, path: str) -> None:
-        """Keep the locks beside the database at `path`."""
-        self._path = os.path.realpath(path)  # the same for every name of the file
+        """Keep the locks in files whose names begin with `path`, the same for every process here."""
+        self._path = path
         self._host = socket.gethostname()
         self._locks: dict[int, NodeLock] = {}
 
@@ -71,20 +74,15 @@ class SqliteNodes:
 
     def bury(self, session: Session, node: NodeRow) -> bool:
         """Delete the row of a node that is gone; `False` when it has given a sign of life."""
-        if session.rows(_HEARTBEAT, (node.id,)) != [(node.heartbeat,)]:
+        if not session.run(_BURY, (node.id, node.heartbeat)):
             return False
-        session.run(_REMOVE, (node.id,))
         node_lock.remove(self._lock_path(node.id))
         return True
 
     def prune(self, session: Session, node_id: int, before_ns: int) -> list[NodeRow]:
         """Delete the rows of other nodes that hold nothing and whose last heartbeat is older; return them."""
         rows = [NodeRow._make(row) for row in session.rows(_SILENT, (node_id, before_ns))]
-        silent = [node for node in rows if not node.holds]
-        for node in silent:
-            session.run(_REMOVE, (node.id,))
-            node_lock.remove(self._lock_path(node.id))
-        return silent
+        return [node for node in rows if not node.holds and self.bury(session, node)]
 
     def forget(self) -> None:
         """Drop the locks of the parent process, as a forked child must."""

@@ -1,0 +1,346 @@
+"""The store on a PostgreSQL database, through peewee and psycopg 3: connections, transactions and listings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import Any, cast
+
+import peewee
+import psycopg
+from playhouse.pool import PooledPostgresqlDatabase
+from psycopg.conninfo import conninfo_to_dict
+
+from callboard._store import postgres_host
+from callboard._store.groups import SqlGroups
+from callboard._store.interface import Session
+from callboard._store.migrating import Migrations
+from callboard._store.nodes import SqlNodes
+from callboard._store.postgres_listener import Listener
+from callboard._store.postgres_session import PostgresSession, refuse_url, translated
+from callboard._store.postgres_tasks import PostgresTasks
+from callboard._task import DeadTask, Task
+from callboard.errors import ConfigurationError, SchemaError
+
+POLL_INTERVAL_S = 1.0
+"""How often an idle engine asks for the data's version, which is a number in memory: the listener counts it up."""
+
+_READ_ANYWAY_S = 30.0
+"""How long an idle engine trusts the notifications; then it reads the tables, in case that one was lost."""
+
+_OLDEST = 14
+"""The oldest server: 13 is past its end of life, and 14 was the oldest one supported when this was written."""
+
+_FROZEN_S = 60
+"""How long a claim may stand still in the middle; then the server ends it and frees what it has locked."""
+
+_SETTINGS = "-c enable_seqscan=off -c plan_cache_mode=force_custom_plan"
+"""What our own connections ask of the planner, besides what the URL says. A queue is empty when it is analyzed and
+full a second later: with a plan made for the empty one each claim read the whole table (0.07 of the drain rate)."""
+
+_MIGRATIONS = Migrations(
+    folder="migrations_postgres",
+    # No to_regclass, which may answer from what this session knew before another one migrated.
+    exists=(
+        "SELECT 1 FROM pg_tables WHERE tablename = 'callboard_migration'"
+        " AND schemaname = ANY (current_schemas(FALSE))"
+    ),
+    split=False,
+)
+_MIGRATING = 0x63616C6C626F6172
+"""The key of the advisory lock of whoever migrates: `callboar` in ASCII."""
+
+_STAMP = (
+    "INSERT INTO callboard_stamp (name, at_ns) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET at_ns = ?2"
+    " WHERE callboard_stamp.at_ns <= ?3 OR callboard_stamp.at_ns > ?2 RETURNING at_ns"
+)
+
+_orphans: list[peewee.Database] = []
+"""Databases inherited through a fork, kept so that nothing of theirs is closed."""
+
+
+class PostgresStore:
+    """One PostgreSQL database, the host's or our own."""
+
+    poll_interval_s = POLL_INTERVAL_S
+    tasks = PostgresTasks()
+    groups = SqlGroups()
+
+    def __init__(
+        self, make_database: Callable[[], peewee.PostgresqlDatabase], where: str, *, owned: bool = False
+    ) -> None:
+        """Use the database that `make_database` returns; connects to nothing.
+
+        Args:
+            make_database: returns the host's database, or one of our own each time.
+            where: the database as messages name it.
+            owned: whether it is our own, so that its settings are for us to choose.
+        """
+        self._make_database = make_database
+        self._owned = owned
+        self.where = where
+        self.nodes = SqlNodes(_lock_path(where))
+        self.database = make_database()
+        self._listener: Listener | None = None
+        self._own_pid = 0
+        self._looks = 0
+        self._next_look_s = 0.0
+        self._checked_version: int | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[PostgresSession]:
+        """Open a transaction on the calling thread, or join the one that is open there.
+
+        Our own are READ COMMITTED, whatever the server's default: each statement must see what was committed
+        before it.
+        """
+        database = self.database
+        with self._connected():
+            # A savepoint in a transaction that is joined: what fails here must not end the host's.
+            block = database.atomic() if self.in_transaction() else database.atomic("READ COMMITTED")
+            with translated(self.where):
+                block.__enter__()
+            try:
+                yield PostgresSession(_raw(database), self.where, database.after_commit)
+            except BaseException as error:
+                with suppress(peewee.PeeweeException, psycopg.Error):  # it would hide what went wrong
+                    block.__exit__(type(error), error, error.__traceback__)
+                raise
+            with translated(self.where):
+                block.__exit__(None, None, None)
+
+    @contextmanager
+    def claiming(self) -> Iterator[PostgresSession]:
+        """Open a transaction that a power failure may undo: its commit waits for no disk."""
+        with self.transaction() as session:
+            session.run("SET LOCAL synchronous_commit TO off")
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[PostgresSession]:
+        """Open a session that reads, in the calling thread's transaction if it has one."""
+        with self._connected():
+            yield PostgresSession(_raw(self.database), self.where)
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Have the calling thread connected, and as it was afterwards."""
+        with translated(self.where):
+            opened = self.database.connect(reuse_if_open=True)
+        try:
+            yield
+        finally:
+            if opened:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        """Return the thread's connection to the pool, or close it if it is of no more use."""
+        if self.database.is_connection_usable():
+            self.database.close()
+        else:
+            self.drop_connection()
+
+    def session_on(self, connection: Any) -> AbstractContextManager[Session]:
+        """Open a session on the host's own connection, in its transaction or else in one of our own.
+
+        Raises:
+            ConfigurationError: nobody here knows what `connection` is.
+        """
+        return postgres_host.session_on(connection)
+
+    @contextmanager
+    def thread(self) -> Iterator[None]:
+        """Keep the calling thread's connection open, for a thread of the engine's own."""
+        with ExitStack() as stack:
+            stack.enter_context(self._connected())
+            with self.reading() as session:
+                self._own_pid = session.connection.info.backend_pid
+                session.run(f"SET idle_in_transaction_session_timeout = '{_FROZEN_S}s'")
+            self._checked_version = None
+            self._check_schema()
+            yield
+
+    def drop_connection(self) -> None:
+        """Close the calling thread's connection for good, because it may be broken."""
+        database = self.database
+        with suppress(peewee.PeeweeException, psycopg.Error):
+            if isinstance(database, PooledPostgresqlDatabase):
+                database.manual_close()  # type: ignore[no-untyped-call]
+            else:
+                database.close()
+
+    def in_transaction(self) -> bool:
+        """Return whether the calling thread is in a transaction on this database."""
+        return bool(self.database.in_transaction())
+
+    def prepare(self, now_ns: int) -> list[str]:
+        """Migrate the tables if they need it; return the titles of what was done.
+
+        Raises:
+            SchemaError: a newer engine wrote them, or the server is too old. Nothing has been changed.
+            StoreError: the role may not make tables here.
+            DatabaseUnavailableError: the server is out of reach.
+        """
+        with self.reading() as session:
+            self._check_server(session)
+            if not _MIGRATIONS.pending(session, self.where):
+                return []
+        with self.transaction() as session:
+            session.rows("SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
+            return _MIGRATIONS.apply(session, _MIGRATIONS.pending(session, self.where), now_ns)
+
+    def _check_server(self, session: PostgresSession) -> None:
+        [(version,)] = session.rows("SHOW server_version_num")
+        if int(version) < _OLDEST * 10_000:
+            raise SchemaError(f"{self.where} runs PostgreSQL {int(version) // 10_000}; Callboard needs {_OLDEST}")
+
+    def data_version(self) -> int:
+        """Return a number that changes when another connection has committed; call it from one thread.
+
+        It is the number of notifications, and of looks that are made in case that one was lost.
+
+        Raises:
+            DatabaseUnavailableError: the connection that listens was lost; the next call opens another.
+            SchemaError: a newer engine has migrated the tables and says that this one cannot use them.
+        """
+        listener = self._listener
+        heard = 0 if listener is None else listener.heard()
+        if time.monotonic() >= self._next_look_s:
+            self._look()
+        version = heard + self._looks
+        if version != self._checked_version:
+            self._check_schema()
+            self._checked_version = version
+        return version
+
+    def _look(self) -> None:
+        self._looks += 1
+        self._next_look_s = time.monotonic() + _READ_ANYWAY_S * random.uniform(0.8, 1.2)
+
+    def _check_schema(self) -> None:
+        with self.reading() as session:
+            _MIGRATIONS.check(session, self.where)
+
+    @contextmanager
+    def watching(self, changed: Callable[[], None]) -> Iterator[None]:
+        """Listen on a connection and a thread of their own; call `changed` when another session has committed."""
+        self._listener = Listener(self._connect, self._is_own, self.where, changed)
+        self._listener.start()
+        try:
+            yield
+        finally:
+            listener, self._listener = self._listener, None
+            listener.stop()
+
+    def _is_own(self, backend_pid: int) -> bool:
+        """Return whether a notification is of the thread's that asks for the data's version."""
+        return backend_pid == self._own_pid
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        """Return a connection for the listener, made as the pool makes its own."""
+        database = self.database
+        adapter = database._adapter  # type: ignore[attr-defined]
+        connection = cast("psycopg.Connection[Any]", adapter.connect(database, **database.connect_params))
+        connection.autocommit = True
+        return connection
+
+    def take_turn(self, session: Session, name: str, now_ns: int, interval_ns: int) -> bool:
+        """Return whether it is this node's turn to do what the fleet does once in `interval_ns`."""
+        return bool(session.rows(_STAMP, (name, now_ns, now_ns - interval_ns)))
+
+    def list_tasks(
+        self, kind: str | None, group_id: bytes | None, state: str | None, limit: int, after_id: int
+    ) -> list[Task]:
+        """Return live rows in the order of their ids."""
+        found = {"kind": kind, "group_id": group_id, "state": state}
+        return [Task._make(row) for row in self._listed("callboard_task", Task._fields, found, limit, after_id)]
+
+    def list_dead(self, kind: str | None, group_id: bytes | None, limit: int, after_id: int) -> list[DeadTask]:
+        """Return dead rows in the order of their ids."""
+        found = {"kind": kind, "group_id": group_id}
+        rows = self._listed("callboard_dead_task", DeadTask._fields, found, limit, after_id)
+        return [DeadTask._make(row) for row in rows]
+
+    def _listed(
+        self, table: str, columns: Sequence[str], conditions: dict[str, Any], limit: int, after_id: int
+    ) -> list[tuple[Any, ...]]:
+        given = {name: value for name, value in conditions.items() if value is not None}
+        where = "".join(f" AND {name} = ?" for name in given)
+        sql = f"SELECT {', '.join(columns)} FROM {table} WHERE id > ?{where} ORDER BY id LIMIT ?"
+        with self.reading() as session:
+            return session.rows(sql, (after_id, *given.values(), limit))
+
+    def count_tasks(self) -> dict[tuple[str, str], int]:
+        """Return how many live rows there are of each kind and state."""
+        with self.reading() as session:
+            rows = session.rows("SELECT kind, state, count(*) FROM callboard_task GROUP BY kind, state")
+        return {(kind, state): count for kind, state, count in rows}
+
+    def close(self) -> None:
+        """Close idle connections at once and, of our own database, others when their threads give them back."""
+        if isinstance(self.database, PooledPostgresqlDatabase):
+            if isinstance(self.database, _OwnDatabase):
+                self.database.is_retired = True
+            self.database.close_idle()
+
+    def forget(self) -> None:
+        """Drop every connection without closing it, as a forked child must."""
+        self.nodes.forget()
+        self._listener = None
+        _orphans.append(self.database)
+        self.database = self._make_database()
+
+
+class _OwnDatabase(PooledPostgresqlDatabase):
+    """A pool that can be retired: a thread may give its connection back when nobody will ask for one any more."""
+
+    is_retired = False
+
+    def _can_reuse(self, connection: Any) -> bool:
+        return not self.is_retired and bool(super()._can_reuse(connection))  # type: ignore[no-untyped-call]
+
+
+def open_postgres(database: object) -> PostgresStore:
+    """Return the store for a URL or for the host's own peewee database; connects to nothing.
+
+    Raises:
+        ConfigurationError: the URL cannot be read, or the database does not use psycopg 3.
+    """
+    if isinstance(database, peewee.PostgresqlDatabase):
+        if not isinstance(database._adapter, peewee.Psycopg3Adapter):  # type: ignore[attr-defined]
+            raise ConfigurationError(
+                "a peewee PostgresqlDatabase must use psycopg 3: PostgresqlDatabase(..., prefer_psycopg3=True)"
+            )
+        return PostgresStore(lambda: database, f"database {database.database}")
+    url = str(database)
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.Error:
+        raise refuse_url("cannot be read") from None  # what psycopg says of it repeats parts of it
+    name = given.get("dbname") or given.get("user") or "postgres"
+    where = f"database {name} at {given.get('host') or 'localhost'}:{given.get('port') or 5432}"
+    given.setdefault("application_name", "callboard")
+    given["options"] = f"{_SETTINGS} {given.get('options', '')}".rstrip()
+    return PostgresStore(lambda: _own(given), where, owned=True)
+
+
+def _own(given: dict[str, Any]) -> _OwnDatabase:
+    options = {name: value for name, value in given.items() if name != "dbname"}
+    return _OwnDatabase(  # type: ignore[no-untyped-call]
+        given.get("dbname", ""), prefer_psycopg3=True, max_connections=None, stale_timeout=None, **options
+    )
+
+
+def _raw(database: peewee.Database) -> Any:
+    return database.connection()  # type: ignore[no-untyped-call]
+
+
+def _lock_path(where: str) -> str:
+    """Return where this machine's nodes have their locks: the same place for every process on this database."""
+    name = hashlib.sha256(where.encode()).hexdigest()[:16]
+    return os.path.join(tempfile.gettempdir(), f"callboard-{name}")

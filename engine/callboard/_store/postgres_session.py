@@ -1,0 +1,137 @@
+"""Run SQL in a transaction on one PostgreSQL connection, and turn what psycopg raises into store errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import peewee
+import psycopg
+from psycopg import errors
+
+from callboard._store.interface import Row
+from callboard.errors import ConfigurationError, DatabaseUnavailableError, SchemaError, StoreError
+
+_MARK = re.compile(r"\?(\d*)")
+_HINT = re.compile(r" INDEXED BY \w+")
+
+
+@lru_cache(maxsize=1024)
+def _spoken(sql: str) -> tuple[str, tuple[int, ...] | None]:
+    """Return a statement as psycopg takes it, and which parameter each of its marks stands for."""
+    order: list[int] = []
+
+    def place(mark: re.Match[str]) -> str:
+        order.append(int(mark[1]) - 1 if mark[1] else len(order))
+        return "%s"
+
+    text = _MARK.sub(place, _HINT.sub("", sql))
+    return text, None if order == list(range(len(order))) else tuple(order)
+
+
+class PostgresSession:
+    """Statements on a psycopg connection; parameters are written `?`, or `?1` and so on."""
+
+    def __init__(
+        self, connection: Any, where: str, after_commit: Callable[[Any], Any] | None = None, handed: Any = None
+    ) -> None:
+        """Run statements.
+
+        Args:
+            connection: a psycopg connection.
+            where: the database as messages name it.
+            after_commit: registers a call with whatever library owns the connection.
+            handed: the connection as its owner knows it, if that is another object.
+        """
+        self.connection = connection if handed is None else handed
+        self._where = where
+        self._after_commit = after_commit
+        self._raw = connection
+        self._cursor = connection.cursor(row_factory=psycopg.rows.tuple_row)
+
+    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
+        """Run a statement and return all its rows."""
+        self._execute(sql, params)
+        try:
+            return list(self._cursor.fetchall())
+        except psycopg.Error as error:
+            raise translate(error, self._where) from error
+
+    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
+        """Run a statement and return how many rows it changed."""
+        self._execute(sql, params)
+        return int(self._cursor.rowcount)
+
+    def _execute(self, sql: str, params: Sequence[Any]) -> None:
+        text, order = _spoken(sql)
+        values = params if order is None else [params[place] for place in order]
+        try:
+            self._cursor.execute(text, values or None)
+        except psycopg.Error as error:
+            raise translate(error, self._where) from error
+
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of `rows`, on one way to the server and back."""
+        if not rows:
+            return
+        text, order = _spoken(sql)
+        try:
+            self._cursor.executemany(
+                text, rows if order is None else [[row[place] for place in order] for row in rows]
+            )
+        except psycopg.Error as error:
+            raise translate(error, self._where) from error
+
+    def after_commit(self, call: Callable[[], None]) -> bool:
+        """Register `call` with the owning library, if it has a commit hook."""
+        if self._after_commit is None:
+            return False
+        self._after_commit(call)
+        return True
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Raise what the database raises as a `StoreError` that names it."""
+    try:
+        yield
+    except (psycopg.Error, peewee.PeeweeException) as error:
+        raise translate(error, where) from error
+
+
+def translate(error: BaseException, where: str) -> StoreError:
+    """Return the `StoreError` for a driver's exception; `where` names the database, without a password."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, psycopg.Error):
+        cause = cause.__cause__ or cause.__context__
+    text = str(error if cause is None else cause).strip().partition("\n")[0]
+    match cause:
+        case errors.UndefinedTable() | errors.UndefinedColumn():
+            return SchemaError(
+                f"{where} has no Callboard tables of this version where its search_path leads; run"
+                f" `callboard migrate` or Engine.migrate() ({text})"
+            )
+        case errors.InsufficientPrivilege():
+            return StoreError(
+                f"{where} refuses this user: {text}; the role needs USAGE on the schema and SELECT, INSERT, UPDATE"
+                " and DELETE on the tables, and CREATE on the schema to migrate"
+            )
+        case errors.SerializationFailure() | errors.DeadlockDetected() | errors.LockNotAvailable():
+            return DatabaseUnavailableError(f"{where} ended this transaction for another's; try again ({text})")
+        case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
+            return DatabaseUnavailableError(f"{where} does not let this user in; check user and password ({text})")
+        case errors.DiskFull():
+            return DatabaseUnavailableError(f"{where} has no room to grow; free some disk space ({text})")
+        case errors.ReadOnlySqlTransaction():
+            return DatabaseUnavailableError(f"{where} is read-only; give the primary's address ({text})")
+        case psycopg.OperationalError() | psycopg.InterfaceError():
+            return DatabaseUnavailableError(f"{where} is out of reach; check that the server runs ({text})")
+    return StoreError(f"{where}: {text}")
+
+
+def refuse_url(problem: str) -> ConfigurationError:
+    """Return the error for a URL, which is not repeated in it, because it may hold a password."""
+    return ConfigurationError(f"the database URL {problem}; give one such as postgresql://user@host:5432/name")

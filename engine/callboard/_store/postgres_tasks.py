@@ -1,0 +1,487 @@
+"""The SQL of the task, dead-task and inbox tables on PostgreSQL: each function is one step, inside a session.
+
+Many rows travel as one array for each column, so that a batch is one statement. Nothing here waits for a row that
+somebody else has locked, but for the calls that write one task and commit: a claim, the end of a batch of runs and
+the merging of the inbox leave such a row for later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from callboard import _lifecycle
+from callboard._store.interface import Session
+from callboard._store.policy import Orphan, TaskPolicy
+from callboard._store.postgres_inbox import Inbox
+from callboard._store.task_table import Held
+from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task
+
+_TASK = ", ".join(Task._fields)
+_NEXT = "({name} & 4611686018427387903) + 1"  # as on SQLite: a number written by hand must not overflow
+_NEXT_TOKEN = _NEXT.format(name="token")
+_CLAIMED = ", ".join(
+    {"state": "'running'", "token": _NEXT_TOKEN, "owner": "?1::bigint"}.get(name, name) for name in Task._fields
+)
+_NEW = ", ".join(NewTask._fields)
+_DEAD_COLUMNS = [name for name in DeadTask._fields if name not in ("id", "task_id", "reason", "died_at_ns")]
+_IN_IDS = "id = ANY(?::bigint[])"
+_DUE = "state = 'pending' AND parked = 0 AND alone = 0"
+_ALONE = "state = 'pending' AND alone = 1"
+
+_TYPES = {
+    "kind": "text",
+    "group_id": "bytea",
+    "identity": "bytea",
+    "data": "bytea",
+    "data_hash": "bytea",
+    "backoff_factor": "double precision",
+    "origin": "text",
+}
+_COLUMN_ARRAYS = ", ".join(f"?::{_TYPES.get(name, 'bigint')}[]" for name in NewTask._fields)
+# In the order of the identities, so that two of them cannot wait for each other; the ids are in the caller's.
+_INSERT_MANY = (
+    f"INSERT INTO callboard_task (id, {_NEW}) SELECT * FROM (SELECT"
+    f" nextval(pg_get_serial_sequence('callboard_task', 'id')), {_NEW} FROM unnest({_COLUMN_ARRAYS})"
+    f" WITH ORDINALITY AS new({_NEW}, place) ORDER BY place) AS numbered ORDER BY identity"
+    " ON CONFLICT (identity) DO NOTHING RETURNING identity, id"
+)
+_INSERT = (
+    f"INSERT INTO callboard_task ({_NEW}) VALUES ({', '.join('?' * len(NewTask._fields))})"
+    " ON CONFLICT (identity) DO NOTHING RETURNING id"
+)
+_BY_ID = f"SELECT {_TASK} FROM callboard_task WHERE id = ?"
+_BY_IDENTITY = f"SELECT {_TASK} FROM callboard_task WHERE identity = ? FOR UPDATE"
+_REQUEST = f"UPDATE callboard_task SET requests = {_NEXT.format(name='requests')} WHERE id = ?"
+_PULL_IN = (
+    "UPDATE callboard_task SET next_attempt_at_ns ="
+    " CASE state WHEN 'running' THEN next_attempt_at_ns ELSE least(next_attempt_at_ns, ?1::bigint) END,"
+    " pulled_in_ns = CASE state WHEN 'running' THEN least(pulled_in_ns, ?1::bigint) ELSE pulled_in_ns END"
+    " WHERE identity = ?2"
+)
+
+# Skips from kind to kind along the index, so it costs one seek for each kind that has pending rows.
+_HEADS = (
+    f"WITH RECURSIVE head(kind) AS (SELECT min(kind) FROM callboard_task WHERE {_DUE} UNION ALL"
+    f" SELECT (SELECT min(kind) FROM callboard_task WHERE {_DUE} AND kind > head.kind) FROM head"
+    " WHERE head.kind IS NOT NULL)"
+    f" SELECT kind, (SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {_DUE} AND kind = head.kind)"
+    " FROM head WHERE kind IS NOT NULL"
+)
+# The look at others' running rows is only good under the group's lock, and in a statement that begins after it.
+_NOT_ELSEWHERE = (
+    "NOT EXISTS (SELECT 1 FROM callboard_task AS other WHERE other.state = 'running'"
+    " AND other.group_id = callboard_task.group_id AND other.owner <> ?1)"
+)
+_GROUPED = " AND group_id IS NOT NULL"
+_DUE_CANDIDATES = (
+    "SELECT id, group_id FROM unnest(?2::text[]) AS wanted(kind) CROSS JOIN LATERAL"
+    " (SELECT id, group_id, next_attempt_at_ns FROM callboard_task"
+    f" WHERE {_DUE} AND callboard_task.kind = wanted.kind AND next_attempt_at_ns <= ?3 AND {_NOT_ELSEWHERE}"
+    "{grouped} ORDER BY next_attempt_at_ns, id LIMIT ?4) AS first ORDER BY next_attempt_at_ns, id LIMIT ?4"
+)
+_LOCK_GROUPS = (
+    "SELECT group_id FROM unnest(?2::bytea[]) AS wanted(group_id)"
+    " WHERE pg_try_advisory_xact_lock(?1, hashtext(encode(group_id, 'hex')))"
+)
+_CLAIM_SPACE = 0x63616C6C
+"""The first key of the advisory locks of groups, `call` in ASCII; the second is the group's hash."""
+_TAKE = (
+    f"SELECT {_CLAIMED} FROM callboard_task WHERE id = ANY(?2::bigint[])"
+    " AND (group_id IS NULL OR group_id = ANY(?3::bytea[]))"
+    f" AND next_attempt_at_ns <= ?4 AND {{condition}} AND {_NOT_ELSEWHERE}"
+    " ORDER BY next_attempt_at_ns, id FOR UPDATE SKIP LOCKED"
+)
+_PARKED_CANDIDATES = (
+    "SELECT id FROM callboard_task WHERE parked = 1 AND group_id = ? AND next_attempt_at_ns <= ?"
+    " ORDER BY next_attempt_at_ns, id LIMIT ?"
+)
+_ALONE_HEAD = (
+    f"SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {_ALONE} AND kind = ANY(?2::text[])"
+    f" AND {_NOT_ELSEWHERE}"
+)
+_ALONE_CANDIDATES = (
+    f"SELECT id, group_id FROM callboard_task WHERE {_ALONE} AND next_attempt_at_ns <= ?2"
+    f" AND kind = ANY(?3::text[]) AND {_NOT_ELSEWHERE} ORDER BY next_attempt_at_ns, id LIMIT 1"
+)
+_STRAYS = f"{_ALONE} AND kind <> ALL(?::text[])"
+_STRAY_HEAD = f"SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {_STRAYS}"
+_STRAYS_DUE = (
+    f"SELECT kind, id FROM callboard_task WHERE {_STRAYS} AND next_attempt_at_ns <= ?"
+    " ORDER BY next_attempt_at_ns, id LIMIT ? FOR UPDATE SKIP LOCKED"
+)
+_START = (
+    f"UPDATE callboard_task SET state = 'running', parked = 0, token = {_NEXT_TOKEN}, last_attempted_at_ns = ?,"
+    f" owner = ? WHERE {_IN_IDS}"
+)
+_PARK = f"UPDATE callboard_task SET parked = 1 WHERE {_IN_IDS}"
+_PARK_MORE = (
+    "UPDATE callboard_task SET parked = 1 WHERE id IN (SELECT id FROM callboard_task WHERE id IN (SELECT id FROM"
+    f" (SELECT id, group_id FROM callboard_task WHERE {_DUE} AND kind = ? AND next_attempt_at_ns <= ?"
+    " ORDER BY next_attempt_at_ns, id LIMIT ?) AS first WHERE group_id = ANY(?::bytea[]))"
+    f" AND {_DUE} FOR UPDATE SKIP LOCKED)"
+)
+_RESOLVE = (
+    "UPDATE callboard_task SET group_id = ?, max_attempts = ?, expires_at_ns = ?, initial_backoff_ns = ?,"
+    " backoff_factor = ?, max_backoff_ns = ? WHERE id = ?"
+)
+_RUNNING = f"SELECT id, token, requests, cancelled FROM callboard_task WHERE {_IN_IDS} AND state = 'running'"
+_LOCK = f"SELECT id FROM callboard_task WHERE {_IN_IDS} ORDER BY id FOR UPDATE"
+_THERE = f"SELECT id FROM callboard_task WHERE {_IN_IDS}"
+_CANCEL = (
+    "UPDATE callboard_task SET cancelled = requests, token = least(token, 9223372036854775806) + 1"
+    " WHERE id = ? AND cancelled = 0"
+)
+_ORPHANS = (
+    f"SELECT owner, alone, crashes, cancelled, {_TASK} FROM callboard_task WHERE state = 'running'"
+    " AND (owner IS NULL OR NOT EXISTS (SELECT 1 FROM callboard_node WHERE callboard_node.id = owner))"
+    " FOR UPDATE SKIP LOCKED"
+)
+_SPARED = 2
+"""Added to `alone`: the engine was stopped while the task ran on."""
+_SPARE = f"UPDATE callboard_task SET alone = alone + {_SPARED} WHERE {_IN_IDS} AND state = 'running' AND owner = ?"
+_RUN_AGAIN = (
+    f"UPDATE callboard_task SET state = 'pending', owner = NULL, token = {_NEXT_TOKEN}, alone = ?1, crashes = ?2,"
+    " next_attempt_at_ns = greatest(?3::bigint, least(next_attempt_at_ns, pulled_in_ns)), pulled_in_ns = NULL"
+    " WHERE id = ?4"
+)
+_UNPARK_FREE = (
+    "UPDATE callboard_task SET parked = 0 WHERE id IN (SELECT id FROM callboard_task WHERE parked = 1"
+    " AND (group_id IS NULL OR group_id IN (WITH RECURSIVE behind(group_id) AS"
+    " ((SELECT group_id FROM callboard_task WHERE parked = 1 AND group_id IS NOT NULL ORDER BY group_id LIMIT 1)"
+    " UNION ALL SELECT (SELECT group_id FROM callboard_task WHERE parked = 1 AND group_id > behind.group_id"
+    " ORDER BY group_id LIMIT 1) FROM behind WHERE behind.group_id IS NOT NULL)"
+    " SELECT group_id FROM behind WHERE group_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM callboard_task AS other"
+    " WHERE other.state = 'running' AND other.group_id = behind.group_id))) FOR UPDATE SKIP LOCKED)"
+)
+_DELETE = f"DELETE FROM callboard_task WHERE {_IN_IDS}"
+_KEEP = (
+    "UPDATE callboard_task SET state = 'pending', owner = NULL, attempts = new.attempts, outages = new.outages,"
+    " next_attempt_at_ns = least(new.at_ns, pulled_in_ns), pulled_in_ns = NULL, created_at_ns = new.created_ns,"
+    " expires_at_ns = new.expires_ns, last_error = new.error, alone = 0, crashes = 0"
+    " FROM unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::text[], ?::bigint[])"
+    " AS new(attempts, outages, at_ns, created_ns, expires_ns, error, id) WHERE callboard_task.id = new.id"
+)
+_BURY = (
+    f"INSERT INTO callboard_dead_task (task_id, {', '.join(_DEAD_COLUMNS)}, reason, died_at_ns) SELECT task.id, "
+    + ", ".join(
+        {"attempts": "died.attempts", "last_error": "died.error"}.get(name, f"task.{name}")
+        for name in _DEAD_COLUMNS
+    )
+    + ", died.reason, ? FROM unnest(?::bigint[], ?::text[], ?::text[], ?::bigint[])"
+    " WITH ORDINALITY AS died(attempts, error, reason, id, place)"
+    " JOIN callboard_task AS task ON task.id = died.id ORDER BY died.place"
+)
+_HAND_BACK = (
+    "UPDATE callboard_task SET state = 'pending', owner = NULL,"
+    " next_attempt_at_ns = least(next_attempt_at_ns, pulled_in_ns), pulled_in_ns = NULL"
+    f" WHERE {_IN_IDS} AND state = 'running'"
+)
+_UNPARK = "UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND group_id = ANY(?::bytea[])"
+_SET_ASIDE = (
+    "UPDATE callboard_task SET state = 'deferred', next_attempt_at_ns = ? WHERE id IN ("
+    f"SELECT id FROM callboard_task WHERE {_DUE} AND kind = ?"
+    " AND next_attempt_at_ns <= ? AND expires_at_ns > ? AND length(data) > 0"
+    " AND (max_attempts IS NULL OR attempts < max_attempts)"
+    " ORDER BY next_attempt_at_ns, id LIMIT ? FOR UPDATE SKIP LOCKED) RETURNING id"
+)
+_SET_ASIDE_AGAIN = (
+    "UPDATE callboard_task SET next_attempt_at_ns = ? WHERE id IN (SELECT id FROM callboard_task"
+    " WHERE state = 'deferred' AND kind = ? AND next_attempt_at_ns <= ? ORDER BY next_attempt_at_ns, id LIMIT ?"
+    " FOR UPDATE SKIP LOCKED) RETURNING id"
+)
+_SET_THESE_ASIDE = (
+    f"UPDATE callboard_task SET state = 'deferred', parked = 0, next_attempt_at_ns = ? WHERE {_IN_IDS}"
+)
+_TAKE_UP = (
+    "UPDATE callboard_task SET state = 'pending', next_attempt_at_ns = least(next_attempt_at_ns, ?1)"
+    " WHERE id IN (SELECT id FROM callboard_task WHERE state = 'deferred' AND kind = ANY(?2::text[])"
+    " AND (next_attempt_at_ns <= ?1 OR id <> ALL(?3::bigint[])) LIMIT ?4 FOR UPDATE SKIP LOCKED)"
+)
+_DEFERRED_HEADS = _HEADS.replace(_DUE, "state = 'deferred'")
+_DEFERRED_EXPIRY = "SELECT min(expires_at_ns) FROM callboard_task WHERE state = 'deferred'"
+_DEFERRED_EXPIRED = (
+    f"SELECT {_TASK} FROM callboard_task WHERE state = 'deferred' AND expires_at_ns <= ? LIMIT ?"
+    " FOR UPDATE SKIP LOCKED"
+)
+_SHORTEN_BACKOFF = (
+    "UPDATE callboard_task SET next_attempt_at_ns = ?1 + coalesce(max_backoff_ns, ?2), last_attempted_at_ns = ?1"
+    " WHERE last_error IS NOT NULL AND last_attempted_at_ns > ?1 AND state = 'pending'"
+    " AND next_attempt_at_ns > ?1 + coalesce(max_backoff_ns, ?2)"
+)
+_SHORTEN_AFTER_CRASH = (
+    "UPDATE callboard_task SET next_attempt_at_ns = ?1 + coalesce(max_backoff_ns, ?2), last_attempted_at_ns = ?1"
+    f" WHERE {_ALONE} AND crashes > 0 AND last_attempted_at_ns > ?1"
+    " AND next_attempt_at_ns > ?1 + coalesce(max_backoff_ns, ?2)"
+)
+_KEEP_DUE = (
+    "UPDATE callboard_task SET next_attempt_at_ns = next_attempt_at_ns - ?2 WHERE state IN ('pending', 'running')"
+    " AND next_attempt_at_ns > ?1 AND next_attempt_at_ns <= ?1 + ?2"
+)
+_DEAD_BY_ID = f"SELECT {', '.join(DeadTask._fields)} FROM callboard_dead_task WHERE id = ?"
+_FORGET_DEAD = "DELETE FROM callboard_dead_task WHERE id = ?"
+_PRUNE_DEAD = (
+    "DELETE FROM callboard_dead_task WHERE id IN"
+    " (SELECT id FROM callboard_dead_task WHERE died_at_ns < ? ORDER BY died_at_ns LIMIT ? FOR UPDATE SKIP LOCKED)"
+)
+
+
+def _text(value: str | None) -> str | None:
+    """Return a text without the one character that PostgreSQL has no place for."""
+    return value.replace("\0", "\\x00") if value else value
+
+
+def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+
+
+class PostgresTasks(Inbox, TaskPolicy):
+    """The steps of tasks' lives on PostgreSQL."""
+
+    def insert(self, session: Session, new: NewTask) -> int | None:
+        """Write a row and return its id; `None`, and nothing written, when its identity is live."""
+        written = session.rows(_INSERT, new)
+        return written[0][0] if written else None
+
+    def by_identity(self, session: Session, identity: bytes) -> Task | None:
+        """Lock the live row that was in the way of `insert`, and return it; `None` when it has ended since."""
+        return next((Task._make(row) for row in session.rows(_BY_IDENTITY, (identity,))), None)
+
+    def request(self, session: Session, task_id: int) -> None:
+        """Count one more request of a live row."""
+        session.run(_REQUEST, (task_id,))
+
+    def insert_many(self, session: Session, new: Sequence[NewTask]) -> dict[bytes, int]:
+        """Write rows whose identities are not live; return the ids of those that were."""
+        return dict(session.rows(_INSERT_MANY, _columns(new, len(NewTask._fields))))
+
+    def enqueue_many(
+        self, session: Session, new: Sequence[NewTask], recurring: Collection[str], died: list[FinishedTask]
+    ) -> list[Enqueued]:
+        """Write many tasks; return the answers in the order in which they were given."""
+        if not new:
+            return []
+        first: dict[bytes, int] = {}
+        for place, task in enumerate(new):
+            first.setdefault(task.identity, place)
+        ids = self.insert_many(session, [new[place] for place in first.values()])
+        answers: dict[int, Enqueued] = {
+            place: Enqueued(ids[identity], EnqueueStatus.INSERTED)
+            for identity, place in first.items()
+            if identity in ids
+        }
+        left = [place for place in range(len(new)) if place not in answers]
+        for place in sorted(left, key=lambda place: new[place].identity):
+            answers[place] = self.enqueue(session, new[place], recurring, died)
+        return [answers[place] for place in range(len(new))]
+
+    def pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
+        """Lower a live row's deadline, or what it is to be after its run (rule 15); `False` if there is none."""
+        return session.run(_PULL_IN, (not_later_than_ns, identity)) > 0
+
+    def by_id(self, session: Session, task_id: int) -> Task | None:
+        """Return a live row."""
+        return next((Task._make(row) for row in session.rows(_BY_ID, (task_id,))), None)
+
+    def heads(self, session: Session) -> dict[str, int]:
+        """Return the earliest deadline of each kind that has pending rows, known or not."""
+        return dict(session.rows(_HEADS))
+
+    def due(
+        self, session: Session, kinds: Sequence[str], node_id: int, now_ns: int, limit: int, *, grouped_only: bool
+    ) -> list[Task]:
+        """Lock due rows of `kinds` and their groups, and return them as `start` will leave them."""
+        sql = _DUE_CANDIDATES.format(grouped=_GROUPED if grouped_only else "")
+        found = session.rows(sql, (node_id, list(kinds), now_ns, limit))
+        return self._take(session, found, _DUE, node_id, now_ns)
+
+    def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
+        """Return the earliest rows that were parked behind their group's, as `start` will leave them."""
+        found = session.rows(_PARKED_CANDIDATES, (group_id, now_ns, limit))
+        return self._take(session, [(row[0], group_id) for row in found], "parked = 1", node_id, now_ns)
+
+    def _take(
+        self,
+        session: Session,
+        found: Sequence[tuple[int, bytes | None]],
+        condition: str,
+        node_id: int,
+        now_ns: int,
+    ) -> list[Task]:
+        """Lock rows that meet `condition` still, unless another node is at work on them or in their groups.
+
+        Whoever claims in a group holds the group's lock until its claim is committed, and so is seen by the next.
+        """
+        if not found:
+            return []
+        groups = sorted({group_id for _, group_id in found if group_id is not None})
+        locked = [row[0] for row in session.rows(_LOCK_GROUPS, (_CLAIM_SPACE, groups))] if groups else []
+        ids = [task_id for task_id, _ in found]
+        rows = session.rows(_TAKE.format(condition=condition), (node_id, ids, locked, now_ns))
+        return [Task._make(row) for row in rows]
+
+    def start(self, session: Session, ids: Sequence[int], now_ns: int, owner: int) -> None:
+        """Mark rows as running, each with a new token."""
+        session.run(_START, (now_ns, owner, list(ids)))
+
+    def park(self, session: Session, ids: Sequence[int]) -> None:
+        """Take due rows out of the due index until their group has room."""
+        session.run(_PARK, (list(ids),))
+
+    def park_more(
+        self, session: Session, kind: str, group_ids: Collection[bytes], now_ns: int, limit: int
+    ) -> None:
+        """Park the rows of these groups that are among the first `limit` due ones of a kind."""
+        session.run(_PARK_MORE, (kind, now_ns, limit, list(group_ids)))
+
+    def resolve(self, session: Session, task: Task) -> None:
+        """Write the group and policy that the claiming node's kind gave to a row without them."""
+        session.run(
+            _RESOLVE,
+            (
+                task.group_id,
+                task.max_attempts,
+                task.expires_at_ns,
+                task.initial_backoff_ns,
+                task.backoff_factor,
+                task.max_backoff_ns,
+                task.id,
+            ),
+        )
+
+    def still_running(self, session: Session, ids: Sequence[int]) -> dict[int, Held]:
+        """Return the state of those rows that are still there and running."""
+        return {row[0]: Held(*row[1:]) for row in session.rows(_RUNNING, (list(ids),))}
+
+    def lock(self, session: Session, ids: Sequence[int], *, wait: bool) -> set[int]:
+        """Keep others from changing rows; return those that somebody else has locked, unless it may `wait`."""
+        locked = {row[0] for row in session.rows(_LOCK if wait else f"{_LOCK} SKIP LOCKED", (list(ids),))}
+        missing = [task_id for task_id in ids if task_id not in locked]
+        return {row[0] for row in session.rows(_THERE, (missing,))} if missing and not wait else set()
+
+    def settle(self, session: Session, changes: Sequence[tuple[int, _lifecycle.Transition]], now_ns: int) -> None:
+        """Write what becomes of a batch of rows, each kind of change in one go."""
+        finished = [task_id for task_id, change in changes if isinstance(change, _lifecycle.Finish)]
+        if finished:
+            session.run(_DELETE, (finished,))
+        kept = [
+            (*change._replace(last_error=_text(change.last_error)), task_id)
+            for task_id, change in changes
+            if isinstance(change, _lifecycle.Keep)
+        ]
+        if kept:
+            session.run(_KEEP, _columns(kept, len(_lifecycle.Keep._fields) + 1))
+        buried = [(task_id, change) for task_id, change in changes if isinstance(change, _lifecycle.Bury)]
+        if buried:
+            self.bury(session, buried, now_ns)
+
+    def bury(self, session: Session, burials: Sequence[tuple[int, _lifecycle.Bury]], now_ns: int) -> None:
+        """Move rows to the dead-task table, each with its reason."""
+        rows = [(died.attempts, _text(died.last_error), died.reason.value, task_id) for task_id, died in burials]
+        session.run(_BURY, (now_ns, *_columns(rows, 4)))
+        session.run(_DELETE, ([task_id for task_id, _ in burials],))
+
+    def hand_back(self, session: Session, ids: Sequence[int]) -> None:
+        """Make claimed rows pending again, as if they had not been claimed."""
+        session.run(_HAND_BACK, (list(ids),))
+
+    def mark_cancelled(self, session: Session, task_id: int) -> None:
+        """Keep a running row's number of requests as `cancelled` and add 1 to its token, unless that was done."""
+        session.run(_CANCEL, (task_id,))
+
+    def orphans(self, session: Session) -> list[Orphan]:
+        """Lock the running rows whose node has no row, and return them."""
+        return [
+            Orphan(owner, bool(mark % _SPARED), mark >= _SPARED, crashes, cancelled, Task._make(row))
+            for owner, mark, crashes, cancelled, *row in session.rows(_ORPHANS)
+        ]
+
+    def run_again(self, session: Session, task_id: int, *, alone: bool, crashes: int, not_before_ns: int) -> None:
+        """Make an orphan pending with a new token, at its deadline or `pulled_in_ns` but not before that time."""
+        session.run(_RUN_AGAIN, (int(alone), crashes, not_before_ns, task_id))
+
+    def unpark_free(self, session: Session) -> None:
+        """Give the parked rows of groups that nobody runs back to the due ones."""
+        session.run(_UNPARK_FREE)
+
+    def spare(self, session: Session, task_ids: Sequence[int], node_id: int) -> None:
+        """Note of rows that the node runs that it was stopped in good order meanwhile."""
+        session.run(_SPARE, (list(task_ids), node_id))
+
+    def alone_head_ns(self, session: Session, kinds: Iterable[str], node_id: int) -> int | None:
+        """Return when the first row is due that must run alone and whose group no other node runs."""
+        head: int | None = session.rows(_ALONE_HEAD, (node_id, list(kinds)))[0][0]
+        return head
+
+    def alone_due(self, session: Session, kinds: Iterable[str], node_id: int, now_ns: int) -> list[Task]:
+        """Return the first due row that must run alone, as `start` will leave it."""
+        found = session.rows(_ALONE_CANDIDATES, (node_id, now_ns, list(kinds)))
+        return self._take(session, found, _ALONE, node_id, now_ns)
+
+    def stray_head_ns(self, session: Session, kinds: Iterable[str]) -> int | None:
+        """Return when the first row is due that must run alone and is of none of `kinds`."""
+        head: int | None = session.rows(_STRAY_HEAD, (list(kinds),))[0][0]
+        return head
+
+    def set_strays_aside(
+        self, session: Session, kinds: Iterable[str], now_ns: int, until_ns: int, limit: int
+    ) -> dict[str, list[int]]:
+        """Defer due rows that must run alone and are of none of `kinds`; return their ids by kind."""
+        ids: dict[str, list[int]] = {}
+        for kind, task_id in session.rows(_STRAYS_DUE, (list(kinds), now_ns, limit)):
+            ids.setdefault(kind, []).append(task_id)
+        self.set_these_aside(session, [task_id for of_kind in ids.values() for task_id in of_kind], until_ns)
+        return ids
+
+    def unpark(self, session: Session, group_ids: Iterable[bytes]) -> None:
+        """Put parked rows of groups back into the due index."""
+        session.run(_UNPARK, (list(group_ids),))
+
+    def set_aside(self, session: Session, kind: str, now_ns: int, until_ns: int, limit: int) -> list[int]:
+        """Defer due rows of a kind that nothing here runs (rule 16); return their ids, at most `limit`."""
+        ids = [row[0] for row in session.rows(_SET_ASIDE, (until_ns, kind, now_ns, now_ns, limit))]
+        ids += [row[0] for row in session.rows(_SET_ASIDE_AGAIN, (until_ns, kind, now_ns, limit))]
+        return ids
+
+    def set_these_aside(self, session: Session, ids: Iterable[int], until_ns: int) -> None:
+        """Defer rows whose payload only a newer build understands."""
+        session.run(_SET_THESE_ASIDE, (until_ns, list(ids)))
+
+    def take_up(
+        self, session: Session, kinds: Iterable[str], except_ids: Iterable[int], now_ns: int, limit: int
+    ) -> int:
+        """Make deferred rows of kinds that run here pending (rule 17), at most `limit`; return how many."""
+        return session.run(_TAKE_UP, (now_ns, list(kinds), list(except_ids), limit))
+
+    def deferred_heads(self, session: Session) -> dict[str, int]:
+        """Return the earliest deadline of each kind that has deferred rows."""
+        return dict(session.rows(_DEFERRED_HEADS))
+
+    def deferred_expiry_ns(self, session: Session) -> int | None:
+        """Return when the first deferred row expires."""
+        expiry: int | None = session.rows(_DEFERRED_EXPIRY)[0][0]
+        return expiry
+
+    def deferred_expired(self, session: Session, now_ns: int, limit: int) -> list[Task]:
+        """Return deferred rows whose time is up."""
+        return [Task._make(row) for row in session.rows(_DEFERRED_EXPIRED, (now_ns, limit))]
+
+    def shorten_backoff(self, session: Session, now_ns: int, cap_ns: int) -> int:
+        """Bring back rows whose backoff a clock that jumped back left further away than its cap (rule 8)."""
+        failed = session.run(_SHORTEN_BACKOFF, (now_ns, cap_ns))
+        return failed + session.run(_SHORTEN_AFTER_CRASH, (now_ns, cap_ns))
+
+    def keep_due(self, session: Session, now_ns: int, set_back_ns: int) -> int:
+        """Have rows still due that were before the clock was set back by `set_back_ns`; return how many."""
+        return session.run(_KEEP_DUE, (now_ns, set_back_ns))
+
+    def dead_by_id(self, session: Session, dead_id: int) -> DeadTask | None:
+        """Return a dead row."""
+        return next((DeadTask._make(row) for row in session.rows(_DEAD_BY_ID, (dead_id,))), None)
+
+    def forget_dead(self, session: Session, dead_id: int) -> None:
+        """Delete a dead row."""
+        session.run(_FORGET_DEAD, (dead_id,))
+
+    def prune_dead(self, session: Session, before_ns: int, limit: int) -> int:
+        """Delete dead rows that died before `before_ns`, at most `limit`; return how many."""
+        return session.run(_PRUNE_DEAD, (before_ns, limit))
