@@ -41,7 +41,7 @@ _FROZEN_S = 60
 
 _SETTINGS = "-c enable_seqscan=off -c plan_cache_mode=force_custom_plan"
 """What our own connections ask of the planner, besides what the URL says. A queue is empty when it is analyzed and
-full a second later: with a plan made for the empty one each claim read the whole table (0.07 of the drain rate)."""
+full a second later: with a plan made for the empty one a claim read the whole table (0.07 of the drain rate)."""
 
 _MIGRATIONS = Migrations(
     folder="migrations_postgres",
