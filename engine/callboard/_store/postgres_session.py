@@ -10,6 +10,7 @@ from typing import Any
 
 import peewee
 import psycopg
+from playhouse.pool import MaxConnectionsExceeded
 from psycopg import errors
 
 from callboard._store.interface import Row
@@ -98,7 +99,7 @@ def translated(where: str) -> Iterator[None]:
     """Raise what the database raises as a `StoreError` that names it."""
     try:
         yield
-    except (psycopg.Error, peewee.PeeweeException) as error:
+    except (psycopg.Error, peewee.PeeweeException, MaxConnectionsExceeded) as error:
         raise translate(error, where) from error
 
 
@@ -108,6 +109,8 @@ def translate(error: BaseException, where: str) -> StoreError:
     while cause is not None and not isinstance(cause, psycopg.Error):
         cause = cause.__cause__ or cause.__context__
     text = str(error if cause is None else cause).strip().partition("\n")[0]
+    if isinstance(error, MaxConnectionsExceeded):
+        return DatabaseUnavailableError(f"{where}: all connections of the pool are in use; give it more ({text})")
     match cause:
         case errors.UndefinedTable() | errors.UndefinedColumn():
             return SchemaError(

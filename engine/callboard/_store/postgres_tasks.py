@@ -68,7 +68,7 @@ _HEADS = (
     " FROM head WHERE kind IS NOT NULL"
 )
 # The look at others' running rows is only good under the group's lock, and in a statement that begins after it.
-# With LIMIT, because the planner would make a join of it: where no rows ran when the table was analyzed, that reads
+# With LIMIT, because the planner would make a join of it: if no rows ran when the table was analyzed, that reads
 # all running rows for each due one (0.05 of the drain rate beside a million sleeping rows).
 _NOT_ELSEWHERE = (
     "(SELECT TRUE FROM callboard_task AS other WHERE other.state = 'running'"
