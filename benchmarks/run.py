@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("drain", "leases", "backlog", "pickup", "idle", "memory", "imports")
+NAMES = ("drain", "leases", "backlog", "pickup", "idle", "memory", "imports", "postgres")
 
 
 def main() -> None:

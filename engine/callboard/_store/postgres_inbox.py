@@ -26,10 +26,9 @@ _IS_KNOWN = (
 )
 _HAS_ACCEPTED = "SELECT EXISTS (SELECT 1 FROM callboard_inbox)"
 # One node at a time: of two, the second could merge a pull-in before the first has merged what it is for.
-_MY_TURN = "SELECT pg_try_advisory_xact_lock(?, ?)"
+_MY_TURN = "SELECT pg_try_advisory_xact_lock(?, 'callboard_inbox'::regclass::oid::integer)"
 _MERGE_SPACE = 0x63616C6D
 """The first key of the advisory lock of whoever merges, beside that of claims; the second is the table's oid."""
-_OID = "SELECT 'callboard_inbox'::regclass::oid::integer"
 _READ = f"SELECT id, not_later_than_ns, {_NEW} FROM callboard_inbox ORDER BY id LIMIT ?"
 _LIVE = (
     f"SELECT {', '.join(Task._fields)} FROM callboard_task WHERE identity = ANY(?::bytea[])"
@@ -87,8 +86,7 @@ class Inbox:
 
         What meets a row that somebody else has locked stays, and everything after it of the same identity.
         """
-        [(oid,)] = session.rows(_OID)
-        if not session.rows(_MY_TURN, (_MERGE_SPACE, oid))[0][0]:
+        if not session.rows(_MY_TURN, (_MERGE_SPACE,))[0][0]:
             return 0
         entries = session.rows(_READ, (limit,))
         if not entries:
@@ -124,7 +122,8 @@ class _Merging:
             seen.add(new.identity)
         ids = self._inbox.insert_many(self._session, [new for _, new in first.values()])
         done += [entry_id for identity, (entry_id, _) in first.items() if identity in ids]
-        self._look(sorted(seen))
+        if len(ids) < len(entries):
+            self._look(sorted(seen))
         fresh = {first[identity][0] for identity in ids}
         for entry_id, pulled_in_ns, *columns in entries:
             new = NewTask._make(columns)
