@@ -13,6 +13,7 @@ except ImportError as error:
         "the store contract needs pytest and Hypothesis: pip install 'callboard[testing]'"
     ) from error
 
+from callboard.testing.store_contract._accepting import AcceptingTests
 from callboard.testing.store_contract._claiming import ClaimingTests
 from callboard.testing.store_contract._deferring import DeferringTests
 from callboard.testing.store_contract._ending import EndingTests
@@ -29,6 +30,7 @@ __all__ = ["MakeStore", "StoreContract"]
 class StoreContract(
     OpeningTests,
     EnqueueingTests,
+    AcceptingTests,
     ClaimingTests,
     EndingTests,
     DeferringTests,
