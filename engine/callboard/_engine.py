@@ -72,8 +72,9 @@ class Engine:
         """Describe an engine.
 
         Args:
-            database: `sqlite:///service.db` (four slashes for an absolute path), the host's own peewee
-                database, or a store that somebody wrote (see `callboard.stores`).
+            database: `sqlite:///service.db` (four slashes for an absolute path), `postgresql://user@host/name`
+                (with the extra `callboard[postgres]`), the host's own peewee database, or a store that somebody
+                wrote (see `callboard.stores`).
             services: objects that handlers ask for by type.
             plugins: `None` for all installed, else entry-point names and plugin objects.
             workers: the most handlers that may block at once.
@@ -313,7 +314,8 @@ class Engine:
                 SQLAlchemy or Django.
 
         Returns:
-            The row's id, and whether it is new or an earlier one with this identity.
+            The row's id, and whether it is new or an earlier one with this identity. On PostgreSQL, inside a
+            transaction, no id and `accepted`: only after the commit is it known what the task meets.
 
         Raises:
             UnknownKindError: no plugin here registered the message's kind.
