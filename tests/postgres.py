@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -44,12 +45,21 @@ def url_of(name: str) -> str:
     return f"postgresql://{user}@/{name}?{options}"
 
 
-@pytest.fixture
-def postgres_url() -> Iterator[str]:
-    """Return the URL of a new, empty database."""
+@contextmanager
+def new_database() -> Iterator[str]:
+    """Return the URL of a new, empty database, which is gone afterwards."""
     name = f"callboard_{os.getpid()}_{next(_numbers)}"
     with psycopg.connect(server_url(), autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
-    yield url_of(name)
-    with psycopg.connect(server_url(), autocommit=True) as connection:
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    try:
+        yield url_of(name)
+    finally:
+        with psycopg.connect(server_url(), autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """Return the URL of a new, empty database."""
+    with new_database() as url:
+        yield url

@@ -16,8 +16,19 @@ def path_of(url: str) -> str:
     return url.removeprefix("sqlite:///")
 
 
+def is_postgres(url: str) -> bool:
+    """Return whether a URL is that of a PostgreSQL database."""
+    return url.startswith("postgresql:")
+
+
 def sql(url: str, statement: str, *params: Any) -> list[Any]:
     """Run a statement and commit it; return its rows."""
+    if is_postgres(url):
+        import psycopg  # not everybody who runs these tests has it
+
+        with psycopg.connect(url) as server:
+            cursor = server.execute(statement.replace("?", "%s").encode(), params or None)
+            return cursor.fetchall() if cursor.description else []
     with closing(sqlite3.connect(path_of(url))) as connection, connection:
         return connection.execute(statement, params).fetchall()
 

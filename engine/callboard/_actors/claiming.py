@@ -235,10 +235,16 @@ class Claim:
             self.more = True
         if len(ids) >= SET_ASIDE_BATCH:
             return
-        # What is still due was not to be deferred: its time or attempts are up, or it has no payload.
+        # What is still due was not to be deferred: its time or attempts are up, or it has no payload. But where
+        # others write at once, it may just have been enqueued, or have been locked by a node that knows the kind.
         for task in self._tasks.due(self._session, [kind], self._node_id, self._now_ns, BATCH, grouped_only=False):
             burial = _lifecycle.overdue(task, self._now_ns)
-            self._bury(task, burial or malformed(task, "the payload is an empty Task"))
+            if burial is None and not task.data:
+                burial = malformed(task, "the payload is an empty Task")
+            if burial is None:
+                self.more = True
+            else:
+                self._bury(task, burial)
 
     def _set_undecodable_aside(self) -> None:
         ids = [task_id for of_kind in self._undecodable.values() for task_id in of_kind]

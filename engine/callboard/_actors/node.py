@@ -53,6 +53,7 @@ class Node:
         self._nodes = core.store.nodes
         self._workload = workload
         self._others: dict[int, _Seen] = {}
+        self._orphans_left = False
         self.id = 0
         self.lease_until_ns = 0
 
@@ -62,9 +63,7 @@ class Node:
             pass
         try:
             self.look(changed=True)
-            with self._core.store.transaction() as session:
-                rescued, died = self._rescue(session)
-            self._tell(rescued, died)
+            self._take_over()
         except BaseException:
             self.leave()
             raise
@@ -128,7 +127,7 @@ class Node:
             self._read(now_ns)
         gone = [seen.row for seen in self._others.values() if self._is_gone(seen, now_ns)]
         if not gone:
-            return False
+            return self._orphans_left and self._take_over()
         with self._core.store.transaction() as session:
             if self._core.clock.monotonic_ns() - now_ns > _WAITED_NS:
                 self.excuse()
@@ -136,9 +135,10 @@ class Node:
             buried = [row for row in gone if self._nodes.bury(session, row)]
             # In the same transaction: only a node that starts looks for the tasks of one that has no row.
             rescued, died = self._rescue(session)
-        for row in gone:
-            del self._others[row.id]
+        if len(buried) < len(gone):
+            self._read(now_ns)
         for row in buried:
+            self._others.pop(row.id, None)
             logger.warning("node {} (process {} on {}) is gone", row.id, row.pid, row.host)
         self._tell(rescued, died)
         return rescued > 0
@@ -178,9 +178,18 @@ class Node:
         ran_out = seen.row.holds and now_ns - seen.since_ns > seen.row.lease_ns
         return ran_out or self._nodes.has_ended(seen.row)
 
+    def _take_over(self) -> bool:
+        with self._core.store.transaction() as session:
+            rescued, died = self._rescue(session)
+        self._tell(rescued, died)
+        return rescued > 0
+
     def _rescue(self, session: Session) -> tuple[int, list[FinishedTask]]:
         core = self._core
-        return core.store.tasks.rescue(session, core.clock.now_ns(), core.max_crashes, core.recurring_kinds)
+        tasks, now_ns = core.store.tasks, core.clock.now_ns()
+        rescued = tasks.rescue(session, now_ns, core.max_crashes, core.recurring_kinds)
+        self._orphans_left = tasks.has_orphans(session)
+        return rescued
 
     def _tell(self, rescued: int, died: list[FinishedTask]) -> None:
         self._report(died)

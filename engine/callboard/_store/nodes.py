@@ -32,6 +32,8 @@ _BURY = "DELETE FROM callboard_node WHERE id = ? AND heartbeat_at_ns = ?"
 class SqlNodes:
     """The node table of one database, and the locks of the nodes on this machine."""
 
+    bury_sql = _BURY
+
     def __init__(self, path: str) -> None:
         """Keep the locks in files whose names begin with `path`, the same for every process here."""
         self._path = path
@@ -74,7 +76,7 @@ class SqlNodes:
 
     def bury(self, session: Session, node: NodeRow) -> bool:
         """Delete the row of a node that is gone; `False` when it has given a sign of life."""
-        if not session.run(_BURY, (node.id, node.heartbeat)):
+        if not session.run(self.bury_sql, (node.id, node.heartbeat)):
             return False
         node_lock.remove(self._lock_path(node.id))
         return True

@@ -121,6 +121,10 @@ class TaskPolicy(ABC):
         """Merge nothing."""
         return 0
 
+    def has_orphans(self, session: Session) -> bool:
+        """Return that none is: whoever is in a write transaction is the only one."""
+        return False
+
     def lock(self, session: Session, ids: Sequence[int], *, wait: bool) -> set[int]:
         """Do nothing: whoever is in a write transaction is the only one."""
         return set()

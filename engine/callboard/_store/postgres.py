@@ -20,8 +20,8 @@ from callboard._store import postgres_host
 from callboard._store.groups import SqlGroups
 from callboard._store.interface import Session
 from callboard._store.migrating import Migrations
-from callboard._store.nodes import SqlNodes
 from callboard._store.postgres_listener import Listener
+from callboard._store.postgres_nodes import PostgresNodes
 from callboard._store.postgres_session import PostgresSession, refuse_url, translated
 from callboard._store.postgres_tasks import PostgresTasks
 from callboard._task import DeadTask, Task
@@ -32,6 +32,9 @@ POLL_INTERVAL_S = 1.0
 
 _READ_ANYWAY_S = 30.0
 """How long an idle engine trusts the notifications; then it reads the tables, in case that one was lost."""
+
+_SOON_S = 0.5
+"""When it reads the tables again at the earliest after it had to leave due rows, as another node was there."""
 
 _OLDEST = 14
 """The oldest server: 13 is past its end of life, and 14 was the oldest one supported when this was written."""
@@ -68,7 +71,6 @@ class PostgresStore:
     """One PostgreSQL database, the host's or our own."""
 
     poll_interval_s = POLL_INTERVAL_S
-    tasks = PostgresTasks()
     groups = SqlGroups()
 
     def __init__(
@@ -84,7 +86,8 @@ class PostgresStore:
         self._make_database = make_database
         self._owned = owned
         self.where = where
-        self.nodes = SqlNodes(_lock_path(where))
+        self.tasks = PostgresTasks(self._look_soon)
+        self.nodes = PostgresNodes(_lock_path(where))
         self.database = make_database()
         self._listener: Listener | None = None
         self._own_pid = 0
@@ -221,6 +224,10 @@ class PostgresStore:
     def _look(self) -> None:
         self._looks += 1
         self._next_look_s = time.monotonic() + _READ_ANYWAY_S * random.uniform(0.8, 1.2)
+
+    def _look_soon(self) -> None:
+        """Read the tables soon, since nothing will tell of a change that somebody waits for."""
+        self._next_look_s = min(self._next_look_s, time.monotonic() + _SOON_S)
 
     def _check_schema(self) -> None:
         with self.reading() as session:

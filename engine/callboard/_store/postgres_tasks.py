@@ -7,7 +7,7 @@ the merging of the inbox leave such a row for later.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from callboard import _lifecycle
 from callboard._store.interface import Session
@@ -133,11 +133,12 @@ _CANCEL = (
     "UPDATE callboard_task SET cancelled = requests, token = least(token, 9223372036854775806) + 1"
     " WHERE id = ? AND cancelled = 0"
 )
-_ORPHANS = (
-    f"SELECT owner, alone, crashes, cancelled, {_TASK} FROM callboard_task WHERE state = 'running'"
+_OF_NOBODY = (
+    "FROM callboard_task WHERE state = 'running'"
     " AND (owner IS NULL OR NOT EXISTS (SELECT 1 FROM callboard_node WHERE callboard_node.id = owner))"
-    " FOR UPDATE SKIP LOCKED"
 )
+_ORPHANS = f"SELECT owner, alone, crashes, cancelled, {_TASK} {_OF_NOBODY} FOR UPDATE SKIP LOCKED"
+_HAS_ORPHANS = f"SELECT EXISTS (SELECT 1 {_OF_NOBODY})"
 _SPARED = 2
 """Added to `alone`: the engine was stopped while the task ran on."""
 _SPARE = f"UPDATE callboard_task SET alone = alone + {_SPARED} WHERE {_IN_IDS} AND state = 'running' AND owner = ?"
@@ -220,6 +221,12 @@ _KEEP_DUE = (
     " AND next_attempt_at_ns > ?1 AND next_attempt_at_ns <= ?1 + ?2"
 )
 _DEAD_BY_ID = f"SELECT {', '.join(DeadTask._fields)} FROM callboard_dead_task WHERE id = ?"
+# What the triggers do on inserts, for the changes of a row that may be another node's business at once.
+_TELL = (
+    "SELECT pg_notify(left('callboard.' || nspname, 63), relname)"
+    " FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+    " WHERE pg_class.oid = 'callboard_task'::regclass"
+)
 _FORGET_DEAD = "DELETE FROM callboard_dead_task WHERE id = ?"
 _PRUNE_DEAD = (
     "DELETE FROM callboard_dead_task WHERE id IN"
@@ -238,6 +245,10 @@ def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object
 
 class PostgresTasks(Inbox, TaskPolicy):
     """The steps of tasks' lives on PostgreSQL."""
+
+    def __init__(self, look_soon: Callable[[], None]) -> None:
+        """Call `look_soon` when due rows were left, and no notification will tell when they can be had."""
+        self._look_soon = look_soon
 
     def insert(self, session: Session, new: NewTask) -> int | None:
         """Write a row and return its id; `None`, and nothing written, when its identity is live."""
@@ -278,7 +289,10 @@ class PostgresTasks(Inbox, TaskPolicy):
 
     def pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
         """Lower a live row's deadline, or what it is to be after its run (rule 15); `False` if there is none."""
-        return session.run(_PULL_IN, (not_later_than_ns, identity)) > 0
+        found = session.run(_PULL_IN, (not_later_than_ns, identity)) > 0
+        if found:
+            session.rows(_TELL)
+        return found
 
     def by_id(self, session: Session, task_id: int) -> Task | None:
         """Return a live row."""
@@ -294,6 +308,8 @@ class PostgresTasks(Inbox, TaskPolicy):
         """Lock due rows of `kinds` and their groups, and return them as `start` will leave them."""
         sql = _DUE_CANDIDATES.format(grouped=_GROUPED if grouped_only else "")
         found = session.rows(sql, (node_id, list(kinds), now_ns, limit))
+        if not found:  # in spite of the heads: another node is at work in their groups
+            self._look_soon()
         return self._take(session, found, _DUE, node_id, now_ns)
 
     def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
@@ -319,6 +335,8 @@ class PostgresTasks(Inbox, TaskPolicy):
         locked = [row[0] for row in session.rows(_LOCK_GROUPS, (_CLAIM_SPACE, groups))] if groups else []
         ids = [task_id for task_id, _ in found]
         rows = session.rows(_TAKE.format(condition=condition), (node_id, ids, locked, now_ns))
+        if len(rows) < len(found):
+            self._look_soon()
         return [Task._make(row) for row in rows]
 
     def start(self, session: Session, ids: Sequence[int], now_ns: int, owner: int) -> None:
@@ -385,10 +403,12 @@ class PostgresTasks(Inbox, TaskPolicy):
     def hand_back(self, session: Session, ids: Sequence[int]) -> None:
         """Make claimed rows pending again, as if they had not been claimed."""
         session.run(_HAND_BACK, (list(ids),))
+        session.rows(_TELL)
 
     def mark_cancelled(self, session: Session, task_id: int) -> None:
         """Keep a running row's number of requests as `cancelled` and add 1 to its token, unless that was done."""
         session.run(_CANCEL, (task_id,))
+        session.rows(_TELL)
 
     def orphans(self, session: Session) -> list[Orphan]:
         """Lock the running rows whose node has no row, and return them."""
@@ -396,6 +416,10 @@ class PostgresTasks(Inbox, TaskPolicy):
             Orphan(owner, bool(mark % _SPARED), mark >= _SPARED, crashes, cancelled, Task._make(row))
             for owner, mark, crashes, cancelled, *row in session.rows(_ORPHANS)
         ]
+
+    def has_orphans(self, session: Session) -> bool:
+        """Return whether somebody else has locked one that `rescue` would have taken."""
+        return bool(session.rows(_HAS_ORPHANS)[0][0])
 
     def run_again(self, session: Session, task_id: int, *, alone: bool, crashes: int, not_before_ns: int) -> None:
         """Make an orphan pending with a new token, at its deadline or `pulled_in_ns` but not before that time."""
@@ -442,11 +466,14 @@ class PostgresTasks(Inbox, TaskPolicy):
         """Defer due rows of a kind that nothing here runs (rule 16); return their ids, at most `limit`."""
         ids = [row[0] for row in session.rows(_SET_ASIDE, (until_ns, kind, now_ns, now_ns, limit))]
         ids += [row[0] for row in session.rows(_SET_ASIDE_AGAIN, (until_ns, kind, now_ns, limit))]
+        if ids:
+            session.rows(_TELL)
         return ids
 
     def set_these_aside(self, session: Session, ids: Iterable[int], until_ns: int) -> None:
         """Defer rows whose payload only a newer build understands."""
         session.run(_SET_THESE_ASIDE, (until_ns, list(ids)))
+        session.rows(_TELL)
 
     def take_up(
         self, session: Session, kinds: Iterable[str], except_ids: Iterable[int], now_ns: int, limit: int

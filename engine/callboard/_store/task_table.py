@@ -185,6 +185,10 @@ class TaskTable(Protocol):
         """
         ...
 
+    def has_orphans(self, session: Session) -> bool:
+        """Return whether `rescue` left some behind, because somebody else is at work on their rows."""
+        ...
+
     def alone_head_ns(self, session: Session, kinds: Iterable[str], node_id: int) -> int | None:
         """Return when the first row of `kinds` is due that must run alone and whose group no other node runs."""
         ...

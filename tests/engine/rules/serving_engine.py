@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.engine.acting import Plugin, receipt, receipts, threads
 from tests.engine.messages import ReceiptThread, SendReceipt
+from tests.engine.rows import is_postgres
 
 from callboard import Engine, RescheduleAt, RetryPolicy, StaleRunError, TaskContext, TaskKind
 
@@ -52,8 +53,9 @@ class Told:
             return self._orders.pop(text)
 
 
-def serving_kinds(told: Told) -> list[TaskKind[Any]]:
+def serving_kinds(told: Told, database: str) -> list[TaskKind[Any]]:
     """Return receipts, which follow their orders and ask for a follow-up, and recurring threads, which only do."""
+    note_effect = f"INSERT INTO effect VALUES ({'%s' if is_postgres(database) else '?'})"
 
     def send(message: SendReceipt, ctx: TaskContext) -> Any:
         group = message.group_id.decode() or "-"
@@ -76,7 +78,7 @@ def serving_kinds(told: Told) -> list[TaskKind[Any]]:
             case "complete":
                 try:
                     with ctx.complete() as tx:
-                        tx.connection.execute("INSERT INTO effect VALUES (?)", (text,))
+                        tx.connection.execute(note_effect, (text,))
                 except StaleRunError:
                     say("stale", text.replace(" ", "_"))
                     raise
@@ -92,7 +94,7 @@ def serving_kinds(told: Told) -> list[TaskKind[Any]]:
 def main(database: str, options: str) -> None:
     told, settings = Told(), json.loads(options)
     settings["lease"] = timedelta(seconds=settings.get("lease", 60))
-    with Engine(database, plugins=[Plugin(*serving_kinds(told))], **settings) as engine:
+    with Engine(database, plugins=[Plugin(*serving_kinds(told, database))], **settings) as engine:
         say("serving")
         for line in sys.stdin:
             order, text = line.rstrip("\n").split(" ", 1)

@@ -1,4 +1,7 @@
-"""Several engines on one database: they share its work, and take over what one that is gone has left."""
+"""Several engines on one database: they share its work, and take over what one that is gone has left.
+
+On SQLite and on PostgreSQL, but for the few tests that are about a file.
+"""
 
 import glob
 import itertools
@@ -12,7 +15,7 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,8 +36,9 @@ from tests.engine.acting import (
     thread,
     threads,
 )
+from tests.engine.either_store import callboard_database
 from tests.engine.messages import SendReceipt
-from tests.engine.rows import path_of, payload, sql, write_by_hand
+from tests.engine.rows import is_postgres, path_of, payload, sql, write_by_hand
 from tests.engine.rules.serving_engine import AT_ONCE, EFFECT_TABLE
 
 from callboard import (
@@ -56,7 +60,11 @@ from callboard._task import EnqueueStatus
 from callboard.errors import DatabaseUnavailableError
 from callboard.testing import FakeClock
 
+__all__ = ["callboard_database"]
+
 ROOT = Path(__file__).parents[3]
+
+on_sqlite = pytest.mark.parametrize("callboard_database", ["sqlite"], indirect=True)
 
 AT_ONCE_S = 8.0
 """Far above what a takeover takes that waits for no lease, far below the lease of a minute."""
@@ -158,7 +166,7 @@ def host(make_engine: MakeEngine) -> Engine:
 
 
 @pytest.fixture
-def wait_look(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine], None]:
+def wait_look(callboard_database: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine], None]:
     """Have engines look at each other all the time; return how to wait until one has done so from now on."""
     counts: Counter[int] = Counter()
     look = Node.look
@@ -175,12 +183,27 @@ def wait_look(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine], None]:
         eventually(lambda: counts[node] >= before + 2)
 
     monkeypatch.setattr(Node, "look", counted)
-    monkeypatch.setattr(SqliteStore, "poll_interval_s", 0.01)
+    poll_each(0.01, callboard_database, monkeypatch)
     return wait
 
 
+def poll_each(seconds: float, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have engines ask after others' commits so often, and on PostgreSQL doubt each time that they were told."""
+    if not is_postgres(url):
+        monkeypatch.setattr(SqliteStore, "poll_interval_s", seconds)
+        return
+    from callboard._store import postgres
+
+    monkeypatch.setattr(postgres.PostgresStore, "poll_interval_s", seconds)
+    monkeypatch.setattr(postgres, "_READ_ANYWAY_S", seconds)
+
+
 def lock_files(url: str) -> list[str]:
-    return glob.glob(f"{glob.escape(path_of(url))}-callboard-node-*")
+    if not is_postgres(url):
+        return glob.glob(f"{glob.escape(path_of(url))}-callboard-node-*")
+    from callboard._store.postgres import open_postgres
+
+    return glob.glob(f"{glob.escape(open_postgres(url).nodes._path)}-callboard-node-*")
 
 
 def column(url: str, name: str) -> list[Any]:
@@ -281,8 +304,10 @@ def test_wait_idle_does_not_wait_for_what_another_node_holds(make_engine: MakeEn
         eventually(lambda: not host.tasks())
 
 
-def test_run_due_works_beside_a_started_engine(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SqliteStore, "poll_interval_s", 3_600.0)  # or it would set the other's kind aside
+def test_run_due_works_beside_a_started_engine(
+    make_engine: MakeEngine, callboard_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll_each(3_600.0, callboard_database, monkeypatch)  # or it would set the other's kind aside
     held, ran = Blocking(), Scripted()
     started = make_engine(Plugin(receipts(held)))
     inline = make_engine(Plugin(threads(ran)))
@@ -355,8 +380,19 @@ def test_a_takeover_that_the_database_refused_is_made_later(
     handler.let_go()
 
 
+IDLE_IN_TRANSACTION = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
+)
+
+
 def halt(node: Serving, url: str) -> None:
-    """Halt a process outside its transactions, where it would keep everybody from writing."""
+    """Halt a process outside its transactions, where it would keep others from writing."""
+    if is_postgres(url):
+        node.process.send_signal(signal.SIGSTOP)
+        while sql(url, IDLE_IN_TRANSACTION):
+            node.process.send_signal(signal.SIGCONT)
+            node.process.send_signal(signal.SIGSTOP)
+        return
     with closing(sqlite3.connect(path_of(url), isolation_level=None, timeout=WAIT_S)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         node.process.send_signal(signal.SIGSTOP)
@@ -505,6 +541,7 @@ def test_lock_files_go_with_their_nodes(make_engine: MakeEngine, callboard_datab
     assert sql(callboard_database, "SELECT * FROM callboard_node") == []
 
 
+@on_sqlite
 def test_an_engine_that_knows_the_file_by_another_name_sees_the_same_nodes(
     make_engine: MakeEngine, callboard_database: str, tmp_path: Path, wait_look: Callable[[Engine], None]
 ) -> None:
@@ -555,6 +592,7 @@ def test_a_caller_is_told_which_node_holds_a_task_and_its_group(make_engine: Mak
 # A database that nobody can write to
 
 
+@on_sqlite
 @pytest.mark.parametrize("looker_waits", [False, True])
 def test_nothing_is_taken_over_because_nobody_could_give_a_sign_of_life(
     make_engine: MakeEngine,
@@ -659,10 +697,17 @@ def test_a_node_whose_row_was_removed_while_it_was_idle_joins_anew(
     assert lock_files(callboard_database) == []
 
 
-REFUSE = (
-    "CREATE TRIGGER refuse BEFORE UPDATE OF state ON callboard_task WHEN NEW.state {}"
-    " BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
-)
+@contextmanager
+def refusing(url: str, event: str, when: str = "TRUE") -> Iterator[None]:
+    """Have the database refuse writes of tasks as if its disk were full."""
+    if is_postgres(url):
+        sql(url, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$")
+        how = "FOR EACH ROW WHEN ({}) EXECUTE FUNCTION refuse()"
+    else:
+        how = "WHEN {} BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+    sql(url, f"CREATE TRIGGER refuse BEFORE {event} ON callboard_task {how.format(when)}")
+    yield
+    sql(url, f"DROP TRIGGER refuse {'ON callboard_task' * is_postgres(url)}")
 
 
 def test_a_number_that_was_rolled_back_is_free_for_another_node(
@@ -674,13 +719,12 @@ def test_a_number_that_was_rolled_back_is_free_for_another_node(
     engine.start()
     assert engine.wait_idle(WAIT_S)
     sql(callboard_database, "DELETE FROM callboard_node")
-    sql(callboard_database, REFUSE.format("= 'running'"))
-    callboard_clock.advance(LONG)
-    engine.enqueue(receipt("read"))
-    eventually(lambda: engine.health().database_error)
-
-    with make_engine():
-        sql(callboard_database, "DROP TRIGGER refuse")
+    with ExitStack() as stack:
+        with refusing(callboard_database, "UPDATE OF state", "NEW.state = 'running'"):
+            callboard_clock.advance(LONG)
+            engine.enqueue(receipt("read"))
+            eventually(lambda: engine.health().database_error)
+            stack.enter_context(make_engine())
         assert engine.wait_idle(WAIT_S)
         numbers = node_ids(callboard_database)
         assert len(numbers) == 2
@@ -693,9 +737,11 @@ def test_a_number_that_was_rolled_back_is_free_for_another_node(
 def test_a_start_that_fails_leaves_no_row_and_no_lock(make_engine: MakeEngine, callboard_database: str) -> None:
     make_engine().migrate()
     write_by_hand(callboard_database, RECEIPT, payload(receipt("orphan")), state="running", owner=99)
-    sql(callboard_database, REFUSE.format("= 'pending'"))
 
-    with pytest.raises(StoreError, match="full"):
+    with (
+        refusing(callboard_database, "UPDATE OF state", "NEW.state = 'pending'"),
+        pytest.raises(StoreError, match="full"),
+    ):
         make_engine(Plugin(receipts(Scripted()))).start()
 
     assert (node_ids(callboard_database), lock_files(callboard_database)) == ([], [])
@@ -827,16 +873,12 @@ def test_a_task_alone_stays_alone_when_its_outcome_cannot_be_written(
     sql(callboard_database, "UPDATE callboard_task SET state = 'running', owner = 99")
     engine.start()
     handler.wait_begun("suspect")
-    sql(
-        callboard_database,
-        "CREATE TRIGGER refuse BEFORE DELETE ON callboard_task BEGIN SELECT RAISE(ABORT, 'disk is full'); END",
-    )
-    handler.let_go()
-    eventually(lambda: engine.health().database_error)
+    with refusing(callboard_database, "DELETE"):
+        handler.let_go()
+        eventually(lambda: engine.health().database_error)
 
-    assert engine._core.running is not None
-    assert engine._core.running.workload.alone == task_id
-    sql(callboard_database, "DROP TRIGGER refuse")
+        assert engine._core.running is not None
+        assert engine._core.running.workload.alone == task_id
     assert engine.wait_idle(WAIT_S)
     assert engine._core.running.workload.alone is None
 
