@@ -287,7 +287,7 @@ def test_rule_16_a_row_that_comes_while_others_are_set_aside_is_set_aside_next(
     def then_comes_another(tasks: Any, session: Session, *args: Any) -> list[int]:
         ids = set_aside(tasks, session, *args)
         while late:
-            host.enqueue(late.pop(), not_before=1, expires_after=host.clock.now_ns() + nanoseconds(HOUR))
+            host.enqueue(late.pop(), not_before=host.clock.now_ns() - nanoseconds(HOUR))
         return ids
 
     monkeypatch.setattr(postgres_tasks.PostgresTasks, "set_aside", then_comes_another)
@@ -296,6 +296,7 @@ def test_rule_16_a_row_that_comes_while_others_are_set_aside_is_set_aside_next(
     with make_node(Plugin(receipts(Scripted()))) as node:
         assert node.wait_idle(WAIT_S)
 
+    assert host.dead_tasks() == []
     assert [task.state for task in host.tasks()] == ["deferred", "deferred"]
     assert host.dead_tasks() == []
 
