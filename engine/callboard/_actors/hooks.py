@@ -129,7 +129,9 @@ class HookCaller:
         """Have every plugin reconcile, soon or at `not_before_ns`."""
         with self._lock:
             for hook in self._core.plugins.hooks("callboard_reconcile"):
-                self._wanted.setdefault(hook.plugin, (reason, 0, not_before_ns))
+                wanted = self._wanted.get(hook.plugin)
+                if wanted is None or (wanted[1] == 0 and wanted[2] > not_before_ns):
+                    self._wanted[hook.plugin] = (reason, 0, not_before_ns)
         self._wake()
 
     def bring_back(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import selectors
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,13 @@ from callboard._store.interface import Session
 from callboard._store.migrating import Migrations
 from callboard._store.postgres_listener import Listener
 from callboard._store.postgres_nodes import PostgresNodes
-from callboard._store.postgres_session import PostgresSession, refuse_url, translated
+from callboard._store.postgres_session import (
+    PostgresSession,
+    is_no_fault_of_the_caller,
+    refuse_url,
+    translate,
+    translated,
+)
 from callboard._store.postgres_tasks import PostgresTasks
 from callboard._task import DeadTask, Task
 from callboard.errors import ConfigurationError, SchemaError
@@ -62,6 +69,9 @@ _STAMP = (
     "INSERT INTO callboard_stamp (name, at_ns) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET at_ns = ?2"
     " WHERE callboard_stamp.at_ns <= ?3 OR callboard_stamp.at_ns > ?2 RETURNING at_ns"
 )
+
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""No `DefaultSelector`, which asks the system for a descriptor of its own each time."""
 
 _orphans: list[peewee.Database] = []
 """Databases inherited through a fork, kept so that nothing of theirs is closed."""
@@ -113,6 +123,8 @@ class PostgresStore:
             except BaseException as error:
                 with suppress(peewee.PeeweeException, psycopg.Error):  # it would hide what went wrong
                     block.__exit__(type(error), error, error.__traceback__)
+                if is_no_fault_of_the_caller(error):  # in a statement of its own, on the session's connection
+                    raise translate(error, self.where) from error
                 raise
             with translated(self.where):
                 block.__exit__(None, None, None)
@@ -304,9 +316,23 @@ class PostgresStore:
 
 
 class _OwnDatabase(PooledPostgresqlDatabase):
-    """A pool that can be retired: a thread may give its connection back when nobody will ask for one any more."""
+    """A pool that can be retired: a thread may give its connection back when nobody will ask for one any more.
+
+    After a restart of the server none of its connections is good, and each would cost its user an error.
+    """
 
     is_retired = False
+
+    def _is_closed(self, connection: Any) -> bool:
+        """Return whether it is of no more use: to one that is idle a server speaks only when it has ended it."""
+        if super()._is_closed(connection):  # type: ignore[no-untyped-call]
+            return True
+        with _Selector() as selector:
+            selector.register(connection.fileno(), selectors.EVENT_READ)
+            if not selector.select(0):
+                return False
+        self._close_raw(connection)  # type: ignore[no-untyped-call]
+        return True
 
     def _can_reuse(self, connection: Any) -> bool:
         return not self.is_retired and bool(super()._can_reuse(connection))  # type: ignore[no-untyped-call]

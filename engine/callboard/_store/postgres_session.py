@@ -17,6 +17,14 @@ from callboard._store.interface import Row
 from callboard.errors import ConfigurationError, DatabaseUnavailableError, SchemaError, StoreError
 
 _MARK = re.compile(r"\?(\d*)")
+_CROWDED = ("too many clients", "too many connections", "connection slots are reserved")
+"""What a server says that lets nobody in any more; of a connection that fails, psycopg knows no SQLSTATE."""
+
+_LOST = ("08", "57P")
+"""How the SQLSTATEs begin of connections that are lost and of servers that stop."""
+_ENDED = ("40001", "40P01")
+"""Serialization failure, deadlock."""
+
 _HINT = re.compile(r" INDEXED BY \w+")
 
 
@@ -130,9 +138,20 @@ def translate(error: BaseException, where: str) -> StoreError:
             return DatabaseUnavailableError(f"{where} has no room to grow; free some disk space ({text})")
         case errors.ReadOnlySqlTransaction():
             return DatabaseUnavailableError(f"{where} is read-only; give the primary's address ({text})")
+        case psycopg.OperationalError() if any(sign in text for sign in _CROWDED):
+            return DatabaseUnavailableError(
+                f"{where} has no connection left for us; end others, raise max_connections or lower workers ({text})"
+            )
         case psycopg.OperationalError() | psycopg.InterfaceError():
             return DatabaseUnavailableError(f"{where} is out of reach; check that the server runs ({text})")
     return StoreError(f"{where}: {text}")
+
+
+def is_no_fault_of_the_caller(error: BaseException) -> bool:
+    """Return whether a driver's exception tells of a lost connection, or of a transaction ended for another's."""
+    return isinstance(error, psycopg.OperationalError) and (
+        error.sqlstate is None or error.sqlstate in _ENDED or error.sqlstate.startswith(_LOST)
+    )
 
 
 def refuse_url(problem: str) -> ConfigurationError:

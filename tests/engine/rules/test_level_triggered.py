@@ -88,6 +88,20 @@ def test_rule_19_reconcile_creates_again_what_lost_events_would_have_created(mak
     assert handler.played == ["marked"]
 
 
+def test_rule_19_a_reconcile_that_waits_keeps_no_other_waiting(make_engine: MakeEngine) -> None:
+    """A service that flickers may wait for a minute; a reconnect may not, and is told."""
+    plugin = Reconciler()
+    with make_engine(plugin) as engine:
+        assert engine.wait_idle(WAIT_S)
+        assert engine._core.running is not None
+        hooks = engine._core.running.hooks
+        hooks.want_reconcile("service", engine.clock.now_ns() + 10**12)
+
+        hooks.want_reconcile("reconnect")
+
+        eventually(lambda: plugin.reasons == ["start", "reconnect"])
+
+
 def test_rule_19_a_service_that_recovers_makes_every_plugin_reconcile(
     make_engine: MakeEngine, callboard_clock: FakeClock
 ) -> None:
