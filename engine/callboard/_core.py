@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from google.protobuf.message import Message
 
 from callboard import _completion
 from callboard._clock import Clock
@@ -16,7 +18,7 @@ from callboard._kinds import KindRegistry
 from callboard._plugins import PluginHost
 from callboard._run import Run
 from callboard._store.interface import Session, Store
-from callboard._task import FinishedTask
+from callboard._task import FinishedTask, NewTask
 from callboard._transaction import Transaction
 from callboard.errors import EngineStateError, ServiceMissingError
 
@@ -142,6 +144,11 @@ class Core:
                 session.after_commit(self.engine.wake)
             if tx.died:
                 session.after_commit(partial(self._tell_died, tx.died))
+
+    def compose(self, messages: Iterable[Message], **options: Any) -> list[NewTask]:
+        """Return the rows for `messages`, to be written without a `transaction`; `options` are the composer's."""
+        self.ready(connects=False)
+        return [self.composer.compose(message, **options) for message in messages]
 
     @contextmanager
     def reading(self) -> Iterator[Session]:

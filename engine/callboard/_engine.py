@@ -23,7 +23,7 @@ from callboard._core import RUNNING, STOPPED, STOPPING, Core
 from callboard._group_state import GroupState
 from callboard._health import Health
 from callboard._kinds import check_group_id
-from callboard._store.interface import NodeRow, Store
+from callboard._store.interface import AwaitedConnections, NodeRow, Store
 from callboard._store.opening import open_store
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, Task
 from callboard._transaction import GroupHandle, Transaction
@@ -310,8 +310,8 @@ class Engine:
             group_id: the group whose tasks never overlap, 1 to 255 bytes; the kind tells by default.
             origin: where the task came from, for whoever reads the table.
             allow_unknown: accept a kind that no plugin here registered.
-            connection: the host's own connection, in whose transaction to write: `sqlite3`, peewee,
-                SQLAlchemy or Django.
+            connection: the host's own connection, in whose transaction to write: `sqlite3` or psycopg's, a peewee
+                database, SQLAlchemy's connection or session, or Django's connection.
 
         Returns:
             The row's id, and whether it is new or an earlier one with this identity. On PostgreSQL, inside a
@@ -354,22 +354,51 @@ class Engine:
         with self._core.transaction(connection, brief=True) as tx:
             return tx.enqueue_many(messages, origin=origin, allow_unknown=allow_unknown)
 
-    async def aenqueue(self, message: Message, **options: Any) -> Enqueued:
-        """Do what `enqueue` does, from asyncio, without blocking the loop."""
-        return await asyncio.to_thread(self.enqueue, message, **options)
+    async def aenqueue(self, message: Message, *, connection: Any = None, **options: Any) -> Enqueued:
+        """Do what `enqueue` does, from asyncio, without blocking the loop.
+
+        Besides the connections that `enqueue` takes, `connection` may be a psycopg `AsyncConnection`.
+        """
+        store = self._core.store
+        if isinstance(store, AwaitedConnections) and store.is_awaited(connection):
+            new = await asyncio.to_thread(self._core.compose, [message], **options)
+            [answer] = await store.accept_on(connection, new)
+            return answer
+        return await asyncio.to_thread(self.enqueue, message, connection=connection, **options)
+
+    async def aenqueue_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        origin: str | None = None,
+        allow_unknown: bool = False,
+        connection: Any = None,
+    ) -> list[Enqueued]:
+        """Do what `enqueue_many` does, from asyncio, on the connections that `aenqueue` takes."""
+        options: dict[str, Any] = {"origin": origin, "allow_unknown": allow_unknown}
+        store = self._core.store
+        if isinstance(store, AwaitedConnections) and store.is_awaited(connection):
+            new = await asyncio.to_thread(self._core.compose, messages, **options)
+            return await store.accept_on(connection, new)
+        return await asyncio.to_thread(self.enqueue_many, messages, connection=connection, **options)
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, connection: Any = None) -> Iterator[Transaction]:
         """Open a transaction on this thread, or a part of the one that is open; all of it commits, or nothing.
 
         Do not await inside: the loop's other coroutines share the thread, and could write nothing meanwhile.
 
+        Args:
+            connection: the host's own connection, as `enqueue` takes it. The host's transaction stays the host's
+                to commit.
+
         Raises:
             CompletionError: another coroutine on this thread awaits inside a transaction.
+            ConfigurationError: `connection` is nothing that the engine's database knows.
             StoreError: the database refused.
             EngineStateError: the engine has been stopped.
         """
-        with self._core.transaction() as tx:
+        with self._core.transaction(connection) as tx:
             yield tx
 
     def group(self, group_id: bytes) -> GroupHandle:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from callboard._group_state import GroupState, PendingRemove
 from callboard._lifecycle import Bury, Finish, Keep, Transition
-from callboard._store.interface import GroupTable, NodeRow, NodeTable, Row, Session, Store
+from callboard._store.interface import AwaitedConnections, GroupTable, NodeRow, NodeTable, Row, Session, Store
 from callboard._store.policy import Orphan, TaskPolicy
 from callboard._store.task_table import Held, TaskTable
 from callboard._task import (
@@ -23,6 +23,7 @@ from callboard._task import (
 )
 
 __all__ = [
+    "AwaitedConnections",
     "Bury",
     "DeadReason",
     "DeadTask",

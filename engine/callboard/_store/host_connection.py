@@ -26,24 +26,32 @@ def session_on(connection: Any) -> Iterator[Session]:
     """Open a session on the host's connection, in its transaction or else in one of our own.
 
     Raises:
-        ConfigurationError: nobody here knows what `connection` is.
+        ConfigurationError: nobody here knows what `connection` is, or it is not on SQLite.
     """
     if isinstance(connection, sqlite3.Connection):
         with translated(_FOREIGN), _sqlite3_session(connection) as session:
             yield session
-    elif isinstance(connection, peewee.Database):
+    elif isinstance(connection, peewee.SqliteDatabase):
         with peewee_session(connection, _FOREIGN) as session:
             yield session
     elif (core := sqlalchemy_connection(connection)) is not None:
+        if core.dialect.name != "sqlite":
+            raise _refusal(f"SQLAlchemy's on {core.dialect.name}")
         yield SqlAlchemySession(core)
     elif comes_from(connection, "django") and hasattr(connection, "alias"):
+        if connection.vendor != "sqlite":
+            raise _refusal(f"Django's on {connection.vendor}")
         with _django_session(connection) as session:
             yield session
     else:
-        raise ConfigurationError(
-            "connection= takes a sqlite3 connection, a peewee database, a SQLAlchemy connection or session, or"
-            f" Django's connection, not {type(connection).__module__}.{type(connection).__qualname__}"
-        )
+        raise _refusal(f"{type(connection).__module__}.{type(connection).__qualname__}")
+
+
+def _refusal(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        "on SQLite connection= takes a sqlite3 connection, a peewee database, a SQLAlchemy connection or session,"
+        f" or Django's connection, not {what}"
+    )
 
 
 @contextmanager

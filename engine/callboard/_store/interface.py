@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from callboard._group_state import GroupState
 from callboard._store.task_table import TaskTable
-from callboard._task import DeadTask, Task
+from callboard._task import DeadTask, Enqueued, NewTask, Task
 
 Row = tuple[Any, ...]
 
@@ -191,6 +191,19 @@ class Store(Protocol):
 
     def count_tasks(self) -> dict[tuple[str, str], int]:
         """Return how many live rows there are of each kind and state."""
+        ...
+
+
+@runtime_checkable
+class AwaitedConnections(Protocol):
+    """What a store has besides that also writes on hosts' asynchronous connections; none has to."""
+
+    def is_awaited(self, connection: Any) -> bool:
+        """Return whether `connection` is for `accept_on`."""
+        ...
+
+    async def accept_on(self, connection: Any, new: Sequence[NewTask]) -> list[Enqueued]:
+        """Do what `TaskTable.accept` does, in the transaction of the host's connection as in `session_on`."""
         ...
 
 

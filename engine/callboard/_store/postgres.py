@@ -31,7 +31,7 @@ from callboard._store.postgres_session import (
     translated,
 )
 from callboard._store.postgres_tasks import PostgresTasks
-from callboard._task import DeadTask, Task
+from callboard._task import DeadTask, Enqueued, NewTask, Task
 from callboard.errors import ConfigurationError, SchemaError
 
 POLL_INTERVAL_S = 1.0
@@ -164,9 +164,17 @@ class PostgresStore:
         """Open a session on the host's own connection, in its transaction or else in one of our own.
 
         Raises:
-            ConfigurationError: nobody here knows what `connection` is.
+            ConfigurationError: nobody here knows what `connection` is, or it is on no PostgreSQL.
         """
         return postgres_host.session_on(connection)
+
+    def is_awaited(self, connection: Any) -> bool:
+        """Return whether it is an asynchronous connection of psycopg's."""
+        return isinstance(connection, psycopg.AsyncConnection)
+
+    async def accept_on(self, connection: Any, new: Sequence[NewTask]) -> list[Enqueued]:
+        """Take tasks in the transaction of the host's asynchronous connection, as the tasks' `accept` does."""
+        return await postgres_host.accept_on(connection, new)
 
     @contextmanager
     def thread(self) -> Iterator[None]:

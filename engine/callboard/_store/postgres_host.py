@@ -1,82 +1,172 @@
 """Run SQL on the host's own PostgreSQL connection, in the host's own transaction: `connection=`.
 
-The host may hand over a psycopg 3 connection, a peewee database, a SQLAlchemy connection or session on psycopg, or
-Django's connection.
+The host may hand over a psycopg 3 connection, a peewee database, a SQLAlchemy connection or session on psycopg,
+or Django's connection. Whatever the library, the statements go to the psycopg connection underneath, which alone
+knows whether a transaction is open on the server; its settings are not ours to change. What is written is a
+savepoint in that transaction, because a statement that fails (where the tables are missing, say) would otherwise
+end the host's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import peewee
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from callboard._store.host_connection import comes_from, sqlalchemy_connection, watch_sqlalchemy
 from callboard._store.interface import Session
-from callboard._store.postgres_session import PostgresSession, translated
+from callboard._store.postgres_inbox import ACCEPT
+from callboard._store.postgres_session import PostgresSession, spoken, translate, translated
+from callboard._task import Enqueued, EnqueueStatus, NewTask
 from callboard.errors import ConfigurationError
 
 _FOREIGN = "the database of connection="
 
+_LOOK = "SELECT 1"
+"""Begins the host's transaction, where psycopg does so with the first statement, and ends a pipeline's delays."""
 
-@contextmanager
-def session_on(connection: Any) -> Iterator[Session]:
+_Hook = Callable[[Callable[[], None]], Any]
+
+
+def session_on(connection: Any) -> AbstractContextManager[Session]:
     """Open a session on the host's connection, in its transaction or else in one of our own.
 
     Raises:
-        ConfigurationError: nobody here knows what `connection` is.
+        ConfigurationError: nobody here knows what `connection` is, or it is on no PostgreSQL, or not on psycopg 3.
     """
     if isinstance(connection, psycopg.Connection):
-        with translated(_FOREIGN), _in_transaction(connection) as session:
-            yield session
-    elif isinstance(connection, peewee.PostgresqlDatabase):
-        with translated(_FOREIGN), connection.atomic():
-            raw = connection.connection()  # type: ignore[no-untyped-call]
-            yield PostgresSession(raw, _FOREIGN, connection.after_commit, handed=raw)
-    elif (core := sqlalchemy_connection(connection)) is not None:
-        raw = core.connection.dbapi_connection
-        if not isinstance(raw, psycopg.Connection):
-            raise _refusal(f"SQLAlchemy's connection of {type(raw).__module__}")
-        core.exec_driver_sql("SELECT 1")  # through which SQLAlchemy learns that a transaction has begun
-        yield PostgresSession(raw, _FOREIGN, lambda call: watch_sqlalchemy(core, call), handed=core)
-    elif comes_from(connection, "django") and hasattr(connection, "alias"):
-        with _django_session(connection) as session:
-            yield session
-    else:
-        raise _refusal(f"{type(connection).__module__}.{type(connection).__qualname__}")
+        return _session(connection)
+    if isinstance(connection, psycopg.AsyncConnection):
+        raise ConfigurationError(
+            "an asynchronous connection can only be awaited: `await engine.aenqueue(message, connection=...)` or"
+            " `aenqueue_many`"
+        )
+    if isinstance(connection, peewee.Database):
+        return _peewee_session(connection)
+    with _connecting():
+        core = sqlalchemy_connection(connection)
+    if core is not None:
+        return _sqlalchemy_session(core)
+    if comes_from(connection, "django") and hasattr(connection, "alias"):
+        return _django_session(connection)
+    raise _refusal(f"{type(connection).__module__}.{type(connection).__qualname__}")
 
 
-def _refusal(what: str) -> ConfigurationError:
-    return ConfigurationError(
-        "connection= takes a psycopg 3 connection, a peewee database, a SQLAlchemy connection or session on"
-        f" postgresql+psycopg, or Django's connection, not {what}"
-    )
+async def accept_on(connection: psycopg.AsyncConnection[Any], new: Sequence[NewTask]) -> list[Enqueued]:
+    """Append tasks to the inbox on an asynchronous connection, as `session_on` and `accept` do on others."""
+    text, _ = spoken(ACCEPT)
+    with translated(_FOREIGN):
+        async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            if not _is_ours(connection):
+                await cursor.execute(_LOOK)
+                await cursor.fetchall()
+            async with connection.transaction():
+                await cursor.executemany(text, new)
+    return [Enqueued(None, EnqueueStatus.ACCEPTED)] * len(new)
+
+
+def _is_ours(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Return whether no transaction is open, and none would be begun: then it is for us to make one."""
+    return connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
 
 
 @contextmanager
-def _in_transaction(connection: psycopg.Connection[Any]) -> Iterator[PostgresSession]:
-    """Join the transaction that is open, or that the first statement begins; where none would begin, make one."""
-    idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-    if not (idle and connection.autocommit):
-        yield PostgresSession(connection, _FOREIGN)
-        return
+def _session(
+    raw: psycopg.Connection[Any], after_commit: _Hook | None = None, handed: Any = None
+) -> Iterator[PostgresSession]:
+    """Be a part of the transaction that is open, or that psycopg begins now; where it would not, make one.
+
+    Args:
+        raw: psycopg's connection.
+        after_commit: how the library that owns it takes calls to be made after its commit.
+        handed: the connection as the host knows it, if that is another object.
+    """
     committed: list[Callable[[], None]] = []
-    with connection.transaction():
-        yield PostgresSession(connection, _FOREIGN, committed.append)
+    with translated(_FOREIGN):
+        ours = _is_ours(raw)
+        session = PostgresSession(raw, _FOREIGN, committed.append if ours else after_commit, handed)
+        if not ours:
+            session.rows(_LOOK)
+        block = raw.transaction()
+        block.__enter__()
+    try:
+        yield session
+    except BaseException as error:
+        with suppress(psycopg.Error):  # it would hide what went wrong
+            block.__exit__(type(error), error, error.__traceback__)
+        raise
+    with translated(_FOREIGN):
+        block.__exit__(None, None, None)
     for call in committed:
         call()
+
+
+@contextmanager
+def _peewee_session(database: peewee.Database) -> Iterator[PostgresSession]:
+    """Use the calling thread's connection; a thread that had none has none afterwards."""
+    adapter = getattr(database, "_adapter", None)
+    if not isinstance(adapter, peewee.Psycopg3Adapter):
+        driver = "" if adapter is None else " on psycopg2 (give it prefer_psycopg3=True)"
+        raise _refusal(f"a peewee {type(database).__name__}{driver}")
+    with translated(_FOREIGN):
+        opened = database.connect(reuse_if_open=True)
+    try:
+        raw = database.connection()  # type: ignore[no-untyped-call]
+        # In `manual_commit` peewee learns of no commit.
+        tells = database.in_transaction() and not isinstance(database.top_transaction(), peewee._manual)  # type: ignore[no-untyped-call]
+        with _session(raw, database.after_commit if tells else None, raw) as session:
+            yield session
+    finally:
+        if opened:
+            database.close()
+
+
+@contextmanager
+def _sqlalchemy_session(core: Any) -> Iterator[PostgresSession]:
+    raw = core.connection.dbapi_connection
+    if not isinstance(raw, psycopg.Connection):
+        raise _refusal(f"SQLAlchemy's on {core.dialect.name}+{core.dialect.driver}")
+    if not core.in_transaction():
+        core.begin()  # as its own first statement would, so that its commit is one
+    with _session(raw, partial(watch_sqlalchemy, core), core) as session:
+        yield session
 
 
 @contextmanager
 def _django_session(connection: Any) -> Iterator[PostgresSession]:
     from django.db import transaction
 
-    alias = connection.alias
-    with transaction.atomic(using=alias):
+    if connection.vendor != "postgresql":
+        raise _refusal(f"Django's on {connection.vendor}")
+    with _connecting():
         connection.ensure_connection()
-        raw = connection.connection
-        if not isinstance(raw, psycopg.Connection):
-            raise _refusal(f"Django's connection of {type(raw).__module__}")
-        yield PostgresSession(raw, _FOREIGN, lambda call: transaction.on_commit(call, using=alias))
+    raw = connection.connection
+    if not isinstance(raw, psycopg.Connection):
+        raise _refusal(f"Django's on {type(raw).__module__}")
+    # Outside of `atomic` Django learns of no commit.
+    tells = connection.in_atomic_block
+    with _session(raw, partial(transaction.on_commit, using=connection.alias) if tells else None) as session:
+        yield session
+
+
+@contextmanager
+def _connecting() -> Iterator[None]:
+    """Raise what a library makes of psycopg's errors as what we make of them."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error.__cause__, psycopg.Error):
+            raise translate(error, _FOREIGN) from error
+        raise
+
+
+def _refusal(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        "on PostgreSQL connection= takes a psycopg 3 connection, a peewee database with prefer_psycopg3=True, a"
+        f" SQLAlchemy connection or session on postgresql+psycopg, or Django's connection, not {what}"
+    )

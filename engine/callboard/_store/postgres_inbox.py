@@ -18,7 +18,7 @@ from callboard._task import Enqueued, EnqueueStatus, FinishedTask, NewTask, Task
 
 _NEW = ", ".join(NewTask._fields)
 _MARKS = ", ".join("?" * len(NewTask._fields))
-_ACCEPT = f"INSERT INTO callboard_inbox ({_NEW}) VALUES ({_MARKS})"
+ACCEPT = f"INSERT INTO callboard_inbox ({_NEW}) VALUES ({_MARKS})"
 _ACCEPT_PULL_IN = "INSERT INTO callboard_inbox (identity, not_later_than_ns) VALUES (?, ?)"
 _IS_KNOWN = (
     "SELECT EXISTS (SELECT 1 FROM callboard_task WHERE identity = ?1)"
@@ -65,7 +65,7 @@ class Inbox:
         self, session: Session, new: Sequence[NewTask], recurring: Collection[str], died: list[FinishedTask]
     ) -> list[Enqueued]:
         """Take tasks in a transaction that others must not wait for; what becomes of them is known later."""
-        session.run_many(_ACCEPT, new)
+        session.run_many(ACCEPT, new)
         return [Enqueued(None, EnqueueStatus.ACCEPTED)] * len(new)
 
     def accept_pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:

@@ -29,7 +29,7 @@ _HINT = re.compile(r" INDEXED BY \w+")
 
 
 @lru_cache(maxsize=1024)
-def _spoken(sql: str) -> tuple[str, tuple[int, ...] | None]:
+def spoken(sql: str) -> tuple[str, tuple[int, ...] | None]:
     """Return a statement as psycopg takes it, and which parameter each of its marks stands for."""
     order: list[int] = []
 
@@ -59,7 +59,8 @@ class PostgresSession:
         self._where = where
         self._after_commit = after_commit
         self._raw = connection
-        self._cursor = connection.cursor(row_factory=psycopg.rows.tuple_row)
+        # Not the connection's `cursor`: the host may have set a class of cursors that writes parameters otherwise.
+        self._cursor = psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row)
 
     def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
         """Run a statement and return all its rows."""
@@ -75,7 +76,7 @@ class PostgresSession:
         return int(self._cursor.rowcount)
 
     def _execute(self, sql: str, params: Sequence[Any]) -> None:
-        text, order = _spoken(sql)
+        text, order = spoken(sql)
         values = params if order is None else [params[place] for place in order]
         try:
             self._cursor.execute(text, values or None)
@@ -86,7 +87,7 @@ class PostgresSession:
         """Run a statement once for each of `rows`, on one way to the server and back."""
         if not rows:
             return
-        text, order = _spoken(sql)
+        text, order = spoken(sql)
         try:
             self._cursor.executemany(
                 text, rows if order is None else [[row[place] for place in order] for row in rows]

@@ -1,0 +1,476 @@
+"""Enqueue on the host's own PostgreSQL connection: each library, each of its ways to open a transaction.
+
+A task appears if and only if the host's transaction commits; the wake follows the commit, and no rollback.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import peewee
+import pytest
+import sqlalchemy
+import sqlalchemy.orm
+from tests.engine.acting import Plugin, Scripted, eventually, receipt, receipts, thread
+from tests.engine.postgres_hosts import (
+    EACH_LIBRARY,
+    HOSTS,
+    DjangoHost,
+    Host,
+    PeeweeHost,
+    PsycopgBlockHost,
+    PsycopgHost,
+    sql,
+)
+from tests.postgres import postgres_url, psycopg
+
+from callboard import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    Engine,
+    EnqueueStatus,
+    SchemaError,
+    StoreError,
+    UnknownKindError,
+)
+
+__all__ = ["postgres_url"]
+
+INBOX = "SELECT kind FROM callboard_inbox ORDER BY id"
+NOTES = "SELECT text FROM note"
+LONG = "x" * 100
+"""The text of a receipt that the database refuses."""
+
+
+class WatchedEngine(Engine):
+    """An engine that notes, at each wake, how many entries another connection sees at that moment."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.url = url
+        self.handler = Scripted()
+        self.woken: list[int] = []
+
+    def wake(self) -> None:
+        self.woken.append(len(sql(self.url, INBOX)))
+        super().wake()
+
+
+@pytest.fixture
+def engine(postgres_url: str) -> Iterator[WatchedEngine]:
+    """Return an engine that takes receipts, on a migrated database with a table of the host's."""
+    handler = Scripted()
+    engine = WatchedEngine(postgres_url, plugins=[Plugin(receipts(handler))])
+    engine.handler = handler
+    engine.migrate()
+    sql(postgres_url, "CREATE TABLE note (text TEXT)")
+    sql(postgres_url, "ALTER TABLE callboard_inbox ADD CONSTRAINT brevity CHECK (length(data) < 100)")
+    yield engine
+    engine.stop(timeout=5)
+
+
+@pytest.fixture(params=HOSTS)
+def host(request: pytest.FixtureRequest, engine: WatchedEngine) -> Iterator[Host]:
+    """Return a host on the engine's database, of each sort in turn."""
+    host = HOSTS[request.param](engine.url)
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def ears(engine: WatchedEngine) -> Iterator[Any]:
+    """Return a connection that listens as engines do."""
+    with psycopg.connect(engine.url, autocommit=True) as connection:
+        connection.execute('LISTEN "callboard.public"')
+        yield connection
+
+
+def heard(ears: Any, url: str) -> list[str]:
+    """Return what was notified until now: notifications come in the order of the commits."""
+    sql(url, """NOTIFY "callboard.public", 'now'""")
+    told: list[str] = []
+    while "now" not in told:
+        told += [notice.payload for notice in ears.notifies(timeout=20, stop_after=1)]
+    return told[:-1]
+
+
+# Each library
+
+
+def test_rule_02_a_task_appears_with_the_hosts_rows_and_then_the_wake(
+    engine: WatchedEngine, host: Host, ears: Any
+) -> None:
+    with host.transaction():
+        host.note("before")
+        answer = engine.enqueue(receipt("read"), connection=host.connection)
+        host.note("after")
+        assert sql(engine.url, INBOX) == []
+        assert engine.woken == []
+        assert heard(ears, engine.url) == []
+
+    assert answer == (None, EnqueueStatus.ACCEPTED)
+    assert len(sql(engine.url, INBOX)) == 1
+    assert sql(engine.url, NOTES) == [("before",), ("after",)]
+    assert heard(ears, engine.url) == ["callboard_inbox"]
+    assert engine.woken == ([1] if host.tells_of_commits else [])
+
+
+def test_rule_02_a_task_that_is_the_transactions_first_statement_is_part_of_it(
+    engine: WatchedEngine, host: Host
+) -> None:
+    with pytest.raises(ZeroDivisionError), host.transaction():
+        engine.enqueue(receipt("read"), connection=host.connection)
+        raise ZeroDivisionError
+    assert sql(engine.url, INBOX) == []
+
+    with host.transaction():
+        engine.enqueue(receipt("read"), connection=host.connection)
+        assert sql(engine.url, INBOX) == []
+    assert len(sql(engine.url, INBOX)) == 1
+
+
+def test_rule_02_after_a_rollback_there_is_neither_task_nor_wake(
+    engine: WatchedEngine, host: Host, ears: Any
+) -> None:
+    with pytest.raises(ZeroDivisionError), host.transaction():
+        host.note("never")
+        engine.enqueue(receipt("one"), connection=host.connection)
+        engine.enqueue_many([receipt("two"), receipt("three")], connection=host.connection)
+        raise ZeroDivisionError
+
+    assert (sql(engine.url, INBOX), sql(engine.url, NOTES)) == ([], [])
+    with host.transaction():
+        host.note("the next transaction")
+    assert engine.woken == []
+    assert heard(ears, engine.url) == []
+
+
+def test_a_started_engine_that_is_idle_runs_what_a_host_enqueued(engine: WatchedEngine, host: Host) -> None:
+    with engine:
+        assert engine.wait_idle(20)
+        with host.transaction():
+            engine.enqueue(receipt("one"), connection=host.connection)
+            engine.enqueue_many([receipt("two"), receipt("three")], connection=host.connection)
+
+        # No look at the tables without a notice is due by then.
+        eventually(lambda: engine.health().counters["done"] == 3)
+    assert sorted(engine.handler.played) == ["one", "three", "two"]
+
+
+def test_rule_02_group_events_and_pull_ins_are_part_of_the_hosts_transaction(
+    engine: WatchedEngine, host: Host
+) -> None:
+    later_ns = engine.clock.now_ns() + 10**12
+    with pytest.raises(ZeroDivisionError), host.transaction():
+        with engine.transaction(connection=host.connection) as tx:
+            tx.group(b"g").created("me", members=["ada"], super_admins=["me"])
+        raise ZeroDivisionError
+    assert engine.group(b"g").state() is None
+
+    with host.transaction():
+        host.note("before")
+        with engine.transaction(connection=host.connection) as tx:
+            tx.group(b"g").created("me", members=["ada"], super_admins=["me"])
+            tx.group(b"g").leave_requested("ada", b"message")
+            tx.enqueue(receipt("read"), not_before=later_ns)
+            assert tx.pull_in(receipt("read"), not_later_than_ns=later_ns - 10)
+        host.note("after")
+        assert engine.group(b"g").state() is None
+
+    state = engine.group(b"g").state()
+    assert state is not None
+    assert state.has_pending_leave_request
+    assert engine.run_due() == 0
+    assert [task.next_attempt_at_ns for task in engine.tasks()] == [later_ns - 10]
+
+
+def test_rule_02_what_is_refused_leaves_the_transaction_usable(engine: WatchedEngine, host: Host) -> None:
+    with host.transaction():
+        host.note("before")
+        with pytest.raises(UnknownKindError):
+            engine.enqueue(thread("nobody's"), connection=host.connection)
+        with pytest.raises(StoreError, match="brevity"):
+            engine.enqueue(receipt(LONG), connection=host.connection)
+        host.note("after")
+
+    assert sql(engine.url, NOTES) == [("before",), ("after",)]
+    assert sql(engine.url, INBOX) == []
+    assert engine.woken == []
+
+
+@pytest.mark.parametrize("library", EACH_LIBRARY)
+def test_a_database_without_our_tables_is_refused_and_the_transaction_goes_on(
+    engine: WatchedEngine, library: str
+) -> None:
+    sql(engine.url, "ALTER TABLE callboard_inbox RENAME TO elsewhere")
+    host = EACH_LIBRARY[library](engine.url)
+    with host.transaction():
+        host.note("before")
+        with pytest.raises(SchemaError, match=r"connection= has no Callboard tables .* run `callboard migrate`"):
+            engine.enqueue(receipt("read"), connection=host.connection)
+        host.note("after")
+    host.close()
+
+    assert sql(engine.url, NOTES) == [("before",), ("after",)]
+
+
+def test_an_error_of_the_hosts_own_comes_out_as_it_is(engine: WatchedEngine) -> None:
+    host = PsycopgHost(engine.url)
+    with (
+        pytest.raises(psycopg.errors.UndefinedTable, match="nowhere"),
+        host.transaction(),
+        engine.transaction(connection=host.connection) as tx,
+    ):
+        tx.enqueue(receipt("read"))
+        host.run("SELECT * FROM nowhere")
+    host.close()
+
+    assert sql(engine.url, INBOX) == []
+
+
+# psycopg
+
+
+def settings_of(connection: Any) -> dict[str, Any]:
+    names = ("autocommit", "row_factory", "cursor_factory", "prepare_threshold", "isolation_level", "read_only")
+    return {name: getattr(connection, name) for name in (*names, "deferrable", "prepared_max")}
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_the_settings_of_psycopgs_connection_are_as_they_were(engine: WatchedEngine, autocommit: bool) -> None:
+    host = PsycopgHost(engine.url, "SERIALIZABLE", autocommit=autocommit, prepare_threshold=None)
+    host.connection.row_factory = psycopg.rows.dict_row
+    before = settings_of(host.connection)
+    for _ in range(10):
+        engine.enqueue(receipt("read"), connection=host.connection)
+    with pytest.raises(UnknownKindError):
+        engine.enqueue(thread("nobody's"), connection=host.connection)
+    host.run("COMMIT")
+
+    assert settings_of(host.connection) == before
+    assert host.connection.execute("SELECT name FROM pg_prepared_statements").fetchall() == []
+    host.close()
+    assert len(sql(engine.url, INBOX)) == 10
+
+
+def test_rule_02_an_autocommit_connection_commits_each_enqueue_as_a_whole_and_wakes(engine: WatchedEngine) -> None:
+    host = PsycopgBlockHost(engine.url)
+    idle = psycopg.pq.TransactionStatus.IDLE
+    engine.enqueue(receipt("one"), connection=host.connection)
+    assert host.connection.info.transaction_status == idle
+    assert len(sql(engine.url, INBOX)) == 1
+    engine.enqueue_many([receipt("two"), receipt("three")], connection=host.connection)
+    assert host.connection.info.transaction_status == idle
+    assert len(sql(engine.url, INBOX)) == 3
+    assert engine.woken == [1, 3]
+
+    with pytest.raises(StoreError, match="brevity"):
+        engine.enqueue_many([receipt("four"), receipt(LONG)], connection=host.connection)
+    assert host.connection.info.transaction_status == idle
+    host.close()
+    assert engine.woken == [1, 3]
+
+
+def test_a_connection_that_is_closed_or_whose_transaction_has_failed_is_reported_as_such(
+    engine: WatchedEngine,
+) -> None:
+    host = PsycopgHost(engine.url)
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        host.run("SELECT 1 / 0")
+    with pytest.raises(StoreError, match=r"connection=.* transaction is aborted"):
+        engine.enqueue(receipt("read"), connection=host.connection)
+    host.close()
+    with pytest.raises(DatabaseUnavailableError, match=r"connection=.*closed"):
+        engine.enqueue(receipt("read"), connection=host.connection)
+
+
+# psycopg, asynchronous
+
+
+def test_rule_02_an_asynchronous_connection_commits_with_the_host(engine: WatchedEngine) -> None:
+    async def serve() -> None:
+        async with await psycopg.AsyncConnection.connect(engine.url) as connection:
+            answer = await engine.aenqueue(receipt("rolled back"), connection=connection)
+            assert answer == (None, EnqueueStatus.ACCEPTED)
+            await connection.rollback()
+            assert sql(engine.url, INBOX) == []
+
+            await engine.aenqueue(receipt("one"), key="one", connection=connection)
+            answers = await engine.aenqueue_many([receipt("two"), receipt("three")], connection=connection)
+            assert [answer.status for answer in answers] == [EnqueueStatus.ACCEPTED] * 2
+            assert sql(engine.url, INBOX) == []
+            await connection.commit()
+            assert len(sql(engine.url, INBOX)) == 3
+
+    asyncio.run(serve())
+    assert engine.run_due() == 3
+
+
+def test_rule_02_an_asynchronous_connection_with_autocommit_writes_each_enqueue_as_a_whole(
+    engine: WatchedEngine,
+) -> None:
+    async def serve() -> None:
+        async with await psycopg.AsyncConnection.connect(
+            engine.url, autocommit=True, row_factory=psycopg.rows.dict_row, prepare_threshold=None
+        ) as connection:
+            before = settings_of(connection)
+            await engine.aenqueue(receipt("one"), connection=connection)
+            assert len(sql(engine.url, INBOX)) == 1
+            with pytest.raises(StoreError, match="brevity"):
+                await engine.aenqueue_many([receipt("four"), receipt(LONG)], connection=connection)
+            async with connection.transaction():
+                await connection.execute("INSERT INTO note VALUES ('before')")
+                await engine.aenqueue_many([receipt("two"), receipt("three")], connection=connection)
+                with pytest.raises(StoreError, match="brevity"):
+                    await engine.aenqueue(receipt(LONG), connection=connection)
+                with pytest.raises(UnknownKindError):
+                    await engine.aenqueue(thread("nobody's"), connection=connection)
+                assert len(sql(engine.url, INBOX)) == 1
+            assert settings_of(connection) == before
+        assert (len(sql(engine.url, INBOX)), len(sql(engine.url, NOTES))) == (3, 1)
+
+    asyncio.run(serve())
+
+
+def test_an_idle_engine_hears_of_an_asynchronous_hosts_commit(engine: WatchedEngine) -> None:
+    async def serve() -> None:
+        async with await psycopg.AsyncConnection.connect(engine.url) as connection:
+            await engine.aenqueue(receipt("read"), connection=connection)
+
+    with engine:
+        assert engine.wait_idle(20)
+        asyncio.run(serve())
+        eventually(lambda: engine.health().counters["done"] == 1)
+
+
+def test_an_asynchronous_connection_is_refused_where_nobody_can_await(engine: WatchedEngine) -> None:
+    async def serve() -> None:
+        async with await psycopg.AsyncConnection.connect(engine.url) as connection:
+            with pytest.raises(ConfigurationError, match=r"await engine\.aenqueue"):
+                engine.enqueue(receipt("read"), connection=connection)
+
+    asyncio.run(serve())
+
+
+# peewee
+
+
+def test_rule_02_a_savepoint_of_peewee_that_rolls_back_takes_its_tasks_along(engine: WatchedEngine) -> None:
+    host = PeeweeHost(engine.url)
+    with host.transaction():
+        engine.enqueue(receipt("outer"), connection=host.connection)
+        with pytest.raises(ZeroDivisionError), host.transaction():
+            engine.enqueue(receipt("inner"), connection=host.connection)
+            raise ZeroDivisionError
+    host.close()
+
+    assert len(sql(engine.url, INBOX)) == 1
+    assert set(engine.woken) == {1}
+
+
+def test_rule_02_without_a_transaction_peewees_connection_commits_at_once_and_is_closed_again(
+    engine: WatchedEngine,
+) -> None:
+    host = PeeweeHost(engine.url)
+
+    engine.enqueue(receipt("read"), connection=host.connection)
+
+    assert engine.woken == [1]
+    assert host.connection.is_closed()
+
+
+def test_rule_02_the_engines_own_peewee_database_is_joined_with_and_without_naming_it(
+    engine: WatchedEngine,
+) -> None:
+    database = peewee.PostgresqlDatabase(engine.url, prefer_psycopg3=True)
+    handler = Scripted()
+    own = Engine(database, plugins=[Plugin(receipts(handler))])
+    with own:
+        assert own.wait_idle(20)
+        with database.atomic() as transaction:
+            own.enqueue(receipt("one"))
+            own.enqueue(receipt("two"), connection=database)
+            transaction.rollback()
+        with database.atomic():
+            answers = [own.enqueue(receipt("three")), own.enqueue(receipt("four"), connection=database)]
+            answers += own.enqueue_many([receipt("five")])
+            with own.transaction() as tx:
+                answers.append(tx.enqueue(receipt("six")))
+            assert sql(engine.url, INBOX) == []
+
+        assert [answer.status for answer in answers] == [EnqueueStatus.ACCEPTED] * 4
+        eventually(lambda: own.health().counters["done"] == 4)
+    assert sorted(handler.played) == ["five", "four", "six", "three"]
+    database.close()
+
+
+# SQLAlchemy and Django
+
+
+def test_rule_02_connections_that_commit_each_statement_commit_each_enqueue_as_a_whole(
+    engine: WatchedEngine,
+) -> None:
+    address = engine.url.replace("postgresql://", "postgresql+psycopg://")
+    database = sqlalchemy.create_engine(address, isolation_level="AUTOCOMMIT")
+    with database.connect() as connection:
+        engine.enqueue(receipt("sqlalchemy"), connection=connection)
+        assert (len(sql(engine.url, INBOX)), engine.woken) == (1, [1])
+    database.dispose()
+
+    host = DjangoHost(engine.url)
+    engine.enqueue(receipt("django"), connection=host.connection)
+    assert (len(sql(engine.url, INBOX)), engine.woken) == (2, [1, 2])
+    host.close()
+
+
+@pytest.mark.parametrize("library", ["sqlalchemy-begin", "sqlalchemy-session"])
+def test_rule_02_a_nested_transaction_of_sqlalchemy_wakes_when_the_outer_one_commits(
+    engine: WatchedEngine, library: str
+) -> None:
+    host = HOSTS[library](engine.url)
+    with host.transaction():
+        engine.enqueue(receipt("outer"), connection=host.connection)
+        with pytest.raises(ZeroDivisionError), host.connection.begin_nested():
+            engine.enqueue(receipt("never"), connection=host.connection)
+            raise ZeroDivisionError
+        with host.connection.begin_nested():
+            engine.enqueue(receipt("inner"), connection=host.connection)
+        assert engine.woken == []
+    host.close()
+
+    assert len(sql(engine.url, INBOX)) == 2
+    assert set(engine.woken) == {2}
+
+
+# Bad connections
+
+
+class NotAConnection:
+    """Something else of the host's."""
+
+
+def on_psycopg2() -> Any:
+    database = peewee.PostgresqlDatabase("somewhere", prefer_psycopg3=True)
+    database._adapter = peewee.Psycopg2Adapter()  # type: ignore[attr-defined]
+    return database
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (NotAConnection, "NotAConnection"),
+        (lambda: peewee.SqliteDatabase("host.db"), "a peewee SqliteDatabase"),
+        (on_psycopg2, r"a peewee PostgresqlDatabase on psycopg2 \(give it prefer_psycopg3=True\)"),
+        (lambda: sqlalchemy.create_engine("sqlite://").connect(), r"SQLAlchemy's on sqlite\+pysqlite"),
+    ],
+    ids=["object", "peewee-sqlite", "peewee-psycopg2", "sqlalchemy-sqlite"],
+)
+def test_what_is_not_on_postgresql_and_psycopg_3_is_refused_saying_what_is_taken(
+    engine: WatchedEngine, make: Callable[[], Any], name: str
+) -> None:
+    connection = make()
+    with pytest.raises(ConfigurationError, match=f"on PostgreSQL connection= takes a psycopg 3 .*, not .*{name}$"):
+        engine.enqueue(receipt("read"), connection=connection)
+    if isinstance(connection, sqlalchemy.Connection):
+        connection.close()
+        connection.engine.dispose()
