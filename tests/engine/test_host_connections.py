@@ -353,6 +353,29 @@ def test_a_started_engine_runs_what_a_host_enqueued(engine: WatchedEngine, host:
         assert engine.health().counters["done"] == 1
 
 
+def test_rule_02_group_events_and_pull_ins_are_part_of_the_hosts_transaction(
+    engine: WatchedEngine, host: Host
+) -> None:
+    later_ns = engine.clock.now_ns() + 10**12
+    with pytest.raises(ZeroDivisionError), host.transaction():
+        with engine.transaction(connection=host.connection) as tx:
+            tx.group(b"g").created("me", members=["ada"], super_admins=["me"])
+        raise ZeroDivisionError
+    assert engine.group(b"g").state() is None
+
+    with host.transaction(), engine.transaction(connection=host.connection) as tx:
+        tx.group(b"g").leave_requested("ada", b"message")
+        tx.enqueue(receipt("read"), not_before=later_ns)
+        assert tx.pull_in(receipt("read"), not_later_than_ns=later_ns - 10)
+        host.note("with them")
+        assert sql(engine.url, IDS) == []
+
+    state = engine.group(b"g").state()
+    assert state is not None
+    assert [pending.inbox_id for pending in state.pending_removes] == ["ada"]
+    assert sql(engine.url, "SELECT next_attempt_at_ns FROM callboard_task") == [(later_ns - 10,)]
+
+
 # sqlite3
 
 

@@ -11,7 +11,8 @@ import peewee
 import pytest
 import sqlalchemy
 import sqlalchemy.orm
-from tests.engine.acting import Plugin, Scripted, eventually, receipt, receipts, thread
+from django.db.backends.sqlite3.base import DatabaseWrapper
+from tests.engine.acting import MakeEngine, Plugin, Scripted, eventually, receipt, receipts, thread
 from tests.engine.postgres_hosts import (
     EACH_LIBRARY,
     HOSTS,
@@ -449,7 +450,29 @@ class NotAConnection:
     """Something else of the host's."""
 
 
-def on_psycopg2() -> Any:
+class Psycopg2:
+    """As much of the driver as SQLAlchemy asks for."""
+
+    paramstyle = "pyformat"
+    __version__ = "2.9.10"
+    Error = extensions = extras = Exception
+
+    def rollback(self) -> None:
+        """Do nothing, as its connection."""
+
+    close = rollback
+
+    @classmethod
+    def connect(cls, **options: Any) -> Any:
+        return cls()
+
+
+def sqlalchemy_on_psycopg2() -> sqlalchemy.Connection:
+    options: dict[str, Any] = {"module": Psycopg2, "_initialize": False}
+    return sqlalchemy.create_engine("postgresql+psycopg2://user@/name", **options).connect()
+
+
+def peewee_on_psycopg2() -> Any:
     database = peewee.PostgresqlDatabase("somewhere", prefer_psycopg3=True)
     database._adapter = peewee.Psycopg2Adapter()  # type: ignore[attr-defined]
     return database
@@ -460,10 +483,19 @@ def on_psycopg2() -> Any:
     [
         (NotAConnection, "NotAConnection"),
         (lambda: peewee.SqliteDatabase("host.db"), "a peewee SqliteDatabase"),
-        (on_psycopg2, r"a peewee PostgresqlDatabase on psycopg2 \(give it prefer_psycopg3=True\)"),
+        (peewee_on_psycopg2, r"a peewee PostgresqlDatabase on psycopg2 \(give it prefer_psycopg3=True\)"),
         (lambda: sqlalchemy.create_engine("sqlite://").connect(), r"SQLAlchemy's on sqlite\+pysqlite"),
+        (sqlalchemy_on_psycopg2, r"SQLAlchemy's on postgresql\+psycopg2"),
+        (lambda: DatabaseWrapper({"NAME": "host.db"}, "host"), "Django's on sqlite"),
     ],
-    ids=["object", "peewee-sqlite", "peewee-psycopg2", "sqlalchemy-sqlite"],
+    ids=[
+        "object",
+        "peewee-sqlite",
+        "peewee-psycopg2",
+        "sqlalchemy-sqlite",
+        "sqlalchemy-psycopg2",
+        "django-sqlite",
+    ],
 )
 def test_what_is_not_on_postgresql_and_psycopg_3_is_refused_saying_what_is_taken(
     engine: WatchedEngine, make: Callable[[], Any], name: str
@@ -474,3 +506,25 @@ def test_what_is_not_on_postgresql_and_psycopg_3_is_refused_saying_what_is_taken
     if isinstance(connection, sqlalchemy.Connection):
         connection.close()
         connection.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [
+        ("psycopg", "psycopg.Connection"),
+        ("peewee", "peewee.PostgresqlDatabase"),
+        ("sqlalchemy", "SQLAlchemy's on postgresql"),
+        ("django", "Django's on postgresql"),
+    ],
+)
+def test_an_engine_on_sqlite_refuses_what_is_on_postgresql(
+    make_engine: MakeEngine, postgres_url: str, library: str, name: str
+) -> None:
+    engine = make_engine(Plugin(receipts(Scripted())))
+    host = EACH_LIBRARY[library](postgres_url)
+    with (
+        host.transaction(),
+        pytest.raises(ConfigurationError, match=f"on SQLite connection= takes a sqlite3 .*, not {name}$"),
+    ):
+        engine.enqueue(receipt("read"), connection=host.connection)
+    host.close()

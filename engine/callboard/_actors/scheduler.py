@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _BETWEEN_SERVICES_NS = 60 * 10**9
 
 _LOCKED_NS = 2 * 10**8
-"""How long an outcome waits whose row somebody else has locked, before it is tried again."""
+"""How long an outcome or an accepted task waits whose row somebody else has locked, before it is tried again."""
 
 _MERGE_BATCH = 5_000
 """Accepted tasks merged by one transaction: about 0.1 s, so that outcomes are written in between."""
@@ -190,7 +190,7 @@ class Scheduler:
         with store.reading() as session:
             accepted = store.tasks.has_accepted(session)
         if accepted:
-            self._merge()
+            accepted = self._merge()
         with store.reading() as session:
             heads = self._deferral.read(session, self._node.id)
         if self._deferral.concerns(heads, now_ns):
@@ -207,15 +207,19 @@ class Scheduler:
         self._alone_due = heads.alone_ns <= now_ns
         alone_ns = now_ns + PATIENCE_NS if self._alone_due else heads.alone_ns
         self.deadline_ns = min([*future, alone_ns, heads.stray_ns, heads.expiry_ns, self._hooks.deadline_ns()])
+        if accepted:
+            self.deadline_ns = min(self.deadline_ns, now_ns + _LOCKED_NS)
         return {kind: at_ns for kind, at_ns in earliest.items() if at_ns <= now_ns}
 
-    def _merge(self) -> None:
-        """Have what hosts' transactions enqueued become tasks."""
+    def _merge(self) -> bool:
+        """Have what hosts' transactions enqueued become tasks; return whether some of it is left."""
         store, died = self._core.store, list[FinishedTask]()
         with store.transaction() as session:
             merged = store.tasks.merge_accepted(session, self._core.recurring_kinds, died, _MERGE_BATCH)
+            left = store.tasks.has_accepted(session)
         self._has_more_accepted = merged == _MERGE_BATCH
         self.report(died)
+        return left
 
     def _postpone(self, runs: list[Run]) -> None:
         """Keep outcomes that could not be written yet; their rows go on being this node's."""

@@ -20,16 +20,22 @@ _NEW = ", ".join(NewTask._fields)
 _MARKS = ", ".join("?" * len(NewTask._fields))
 ACCEPT = f"INSERT INTO callboard_inbox ({_NEW}) VALUES ({_MARKS})"
 _ACCEPT_PULL_IN = "INSERT INTO callboard_inbox (identity, not_later_than_ns) VALUES (?, ?)"
+# Of two serializable transactions that read the inbox and append to it, the server would abort one. So theirs are not
+# asked, and the target is looked for when the pull-in is merged.
 _IS_KNOWN = (
-    "SELECT EXISTS (SELECT 1 FROM callboard_task WHERE identity = ?1)"
-    " OR EXISTS (SELECT 1 FROM callboard_inbox WHERE identity = ?1 AND kind IS NOT NULL)"
+    "SELECT CASE current_setting('transaction_isolation') WHEN 'serializable' THEN TRUE ELSE"
+    " EXISTS (SELECT 1 FROM callboard_task WHERE identity = ?1)"
+    " OR EXISTS (SELECT 1 FROM callboard_inbox WHERE identity = ?1 AND kind IS NOT NULL) END"
 )
 _HAS_ACCEPTED = "SELECT EXISTS (SELECT 1 FROM callboard_inbox)"
 # One node at a time: of two, the second could merge a pull-in before the first has merged what it is for.
 _MY_TURN = "SELECT pg_try_advisory_xact_lock(?, 'callboard_inbox'::regclass::oid::integer)"
 _MERGE_SPACE = 0x63616C6D
 """The first key of the advisory lock of whoever merges, beside that of claims; the second is the table's oid."""
-_READ = f"SELECT id, not_later_than_ns, {_NEW} FROM callboard_inbox ORDER BY id LIMIT ?"
+_READ = (
+    f"SELECT id, not_later_than_ns, {_NEW} FROM callboard_inbox"
+    " WHERE identity <> ALL(?::bytea[]) ORDER BY id LIMIT ?"
+)
 _LIVE = (
     f"SELECT {', '.join(Task._fields)} FROM callboard_task WHERE identity = ANY(?::bytea[])"
     " ORDER BY identity FOR UPDATE SKIP LOCKED"
@@ -69,7 +75,7 @@ class Inbox:
         return [Enqueued(None, EnqueueStatus.ACCEPTED)] * len(new)
 
     def accept_pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
-        """Take a pull-in likewise; `False` if there is no such task as far as this transaction can see."""
+        """Take a pull-in likewise; `False` if this transaction can see that there is no such task."""
         if not session.rows(_IS_KNOWN, (identity,))[0][0]:
             return False
         session.run(_ACCEPT_PULL_IN, (identity, not_later_than_ns))
@@ -88,17 +94,22 @@ class Inbox:
         """
         if not session.rows(_MY_TURN, (_MERGE_SPACE,))[0][0]:
             return 0
-        entries = session.rows(_READ, (limit,))
-        if not entries:
-            return 0
         merging = _Merging(self, session, recurring, died)
-        done = merging.merge(entries)
-        session.run(_FORGET, (done,))
-        return len(done)
+        merged, stuck = 0, -1
+        while merged < limit and len(merging.stuck) > stuck:  # however much is stuck, what follows it is not
+            stuck = len(merging.stuck)
+            done = merging.merge(session.rows(_READ, (list(merging.stuck), limit - merged)))
+            session.run(_FORGET, (done,))
+            merged += len(done)
+        return merged
 
 
 class _Merging:
-    """One batch of entries, and the live rows that they are about."""
+    """One transaction's entries, and the live rows that they are about.
+
+    Attributes:
+        stuck: the identities whose entries have to wait, because somebody else is at work on the row.
+    """
 
     def __init__(
         self, inbox: Inbox, session: Session, recurring: Collection[str], died: list[FinishedTask]
@@ -108,7 +119,7 @@ class _Merging:
         self._recurring = recurring
         self._died = died
         self._live: dict[bytes, Task | None] = {}
-        self._stuck: set[bytes] = set()
+        self.stuck: set[bytes] = set()
 
     def merge(self, entries: Sequence[Row]) -> list[int]:
         """Return the ids of the entries that are merged."""
@@ -127,13 +138,14 @@ class _Merging:
         fresh = {first[identity][0] for identity in ids}
         for entry_id, pulled_in_ns, *columns in entries:
             new = NewTask._make(columns)
-            if entry_id in fresh or new.identity in self._stuck:
+            if entry_id in fresh or new.identity in self.stuck:
                 continue
             if pulled_in_ns is None:
                 self._enqueue(new)
             elif self._live.get(new.identity) is not None:
                 self._inbox.pull_in(self._session, new.identity, pulled_in_ns)
-            done.append(entry_id)
+            if new.identity not in self.stuck:
+                done.append(entry_id)
         return done
 
     def _look(self, identities: list[bytes]) -> None:
@@ -141,7 +153,7 @@ class _Merging:
         self._live = {task.identity: task for task in rows}
         missing = [identity for identity in identities if identity not in self._live]
         if missing:
-            self._stuck = {row[0] for row in self._session.rows(_KNOWN, (missing,))}
+            self.stuck |= {row[0] for row in self._session.rows(_KNOWN, (missing,))}
 
     def _enqueue(self, new: NewTask) -> None:
         live = self._live.get(new.identity)
@@ -152,8 +164,10 @@ class _Merging:
                 self._died.append(FinishedTask(live, None, burial.reason))
                 live = None
         if live is None:
-            self._inbox.insert(self._session, new)
-            self._look_again(new.identity)
+            if self._inbox.insert(self._session, new) is None:
+                self.stuck.add(new.identity)  # another has just written such a row
+            else:
+                self._look_again(new.identity)
         elif live.data_hash == new.data_hash:
             self._inbox.request(self._session, live.id)
         else:
