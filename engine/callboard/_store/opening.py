@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import peewee
 
 from callboard._store.interface import Store
 from callboard._store.sqlite import open_sqlite
 from callboard.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from callboard._store.postgres import PostgresStore
 
 
 def open_store(database: str | peewee.Database | Store, synchronous: str) -> Store:
@@ -22,8 +26,20 @@ def open_store(database: str | peewee.Database | Store, synchronous: str) -> Sto
     if isinstance(database, Store) and not isinstance(database, type):
         return database
     if isinstance(database, peewee.PostgresqlDatabase) or is_postgres_url(database):
-        return _postgres()(database)
+        store: PostgresStore = _postgres().open_postgres(database)
+        return store
     return open_sqlite(database, synchronous)
+
+
+def open_postgres_for_reading(url: str) -> PostgresStore:
+    """Return the store of a PostgreSQL database that exists and has this build's tables; it cannot write.
+
+    Raises:
+        ConfigurationError: the URL cannot be read, or psycopg is missing.
+        StoreError: the database is missing, out of reach, or has other tables.
+    """
+    store: PostgresStore = _postgres().open_postgres_for_reading(url)
+    return store
 
 
 def is_postgres_url(database: object) -> bool:
@@ -31,11 +47,11 @@ def is_postgres_url(database: object) -> bool:
     return isinstance(database, str) and database.startswith(("postgresql://", "postgres://"))
 
 
-def _postgres() -> Callable[[object], Store]:
+def _postgres() -> ModuleType:
     try:
-        from callboard._store.postgres import open_postgres  # psycopg is an extra, and slow to import
+        from callboard._store import postgres  # psycopg is an extra, and slow to import
     except ImportError as error:
         raise ConfigurationError(
             f"a PostgreSQL database needs psycopg 3: pip install 'callboard[postgres]' ({error})"
         ) from error
-    return open_postgres
+    return postgres

@@ -15,7 +15,6 @@ from typing import Any, cast
 import peewee
 import psycopg
 from playhouse.pool import PooledPostgresqlDatabase
-from psycopg.conninfo import conninfo_to_dict
 
 from callboard._store import postgres_host
 from callboard._store.groups import SqlGroups
@@ -26,11 +25,11 @@ from callboard._store.postgres_nodes import PostgresNodes
 from callboard._store.postgres_session import (
     PostgresSession,
     is_no_fault_of_the_caller,
-    refuse_url,
     translate,
     translated,
 )
 from callboard._store.postgres_tasks import PostgresTasks
+from callboard._store.postgres_url import name_in, read_url
 from callboard._task import DeadTask, Enqueued, NewTask, Task
 from callboard.errors import ConfigurationError, SchemaError
 
@@ -43,7 +42,7 @@ _READ_ANYWAY_S = 30.0
 _SOON_S = 0.5
 """When it reads the tables again at the earliest after it had to leave due rows, as another node was there."""
 
-_OLDEST = 14
+OLDEST_SERVER = 14
 """The oldest server: 13 is past its end of life, and 14 was the oldest one supported when this was written."""
 
 _FROZEN_S = 60
@@ -53,7 +52,7 @@ _SETTINGS = "-c enable_seqscan=off -c plan_cache_mode=force_custom_plan"
 """What our own connections ask of the planner, besides what the URL says. A queue is empty when it is analyzed and
 full a second later: with a plan made for the empty one a claim read the whole table (0.07 of the drain rate)."""
 
-_MIGRATIONS = Migrations(
+MIGRATIONS = Migrations(
     folder="migrations_postgres",
     # No to_regclass, which may answer from what this session knew before another one migrated.
     exists=(
@@ -62,6 +61,8 @@ _MIGRATIONS = Migrations(
     ),
     split=False,
 )
+"""What `prepare` runs."""
+
 _MIGRATING = 0x63616C6C626F6172
 """The key of the advisory lock of whoever migrates: `callboar` in ASCII."""
 
@@ -210,17 +211,12 @@ class PostgresStore:
             DatabaseUnavailableError: the server is out of reach.
         """
         with self.reading() as session:
-            self._check_server(session)
-            if not _MIGRATIONS.pending(session, self.where):
+            _check_server(session, self.where)
+            if not MIGRATIONS.pending(session, self.where):
                 return []
         with self.transaction() as session:
             session.rows("SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
-            return _MIGRATIONS.apply(session, _MIGRATIONS.pending(session, self.where), now_ns)
-
-    def _check_server(self, session: PostgresSession) -> None:
-        [(version,)] = session.rows("SHOW server_version_num")
-        if int(version) < _OLDEST * 10_000:
-            raise SchemaError(f"{self.where} runs PostgreSQL {int(version) // 10_000}; Callboard needs {_OLDEST}")
+            return MIGRATIONS.apply(session, MIGRATIONS.pending(session, self.where), now_ns)
 
     def data_version(self) -> int:
         """Return a number that changes when another connection has committed; call it from one thread.
@@ -251,7 +247,7 @@ class PostgresStore:
 
     def _check_schema(self) -> None:
         with self.reading() as session:
-            _MIGRATIONS.check(session, self.where)
+            MIGRATIONS.check(session, self.where)
 
     @contextmanager
     def watching(self, changed: Callable[[], None]) -> Iterator[None]:
@@ -323,6 +319,15 @@ class PostgresStore:
         self.database = self._make_database()
 
 
+def _check_server(session: PostgresSession, where: str) -> None:
+    [(version,)] = session.rows("SHOW server_version_num")
+    if int(version) < OLDEST_SERVER * 10_000:
+        raise SchemaError(
+            f"{where} runs PostgreSQL {int(version) // 10_000}; Callboard needs {OLDEST_SERVER} or newer: upgrade"
+            " the server, or use another"
+        )
+
+
 class _OwnDatabase(PooledPostgresqlDatabase):
     """A pool that can be retired: a thread may give its connection back when nobody will ask for one any more.
 
@@ -357,17 +362,40 @@ def open_postgres(database: object) -> PostgresStore:
             raise ConfigurationError(
                 "a peewee PostgresqlDatabase must use psycopg 3: PostgresqlDatabase(..., prefer_psycopg3=True)"
             )
-        return PostgresStore(lambda: database, f"database {database.database}")
-    url = str(database)
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.Error:
-        raise refuse_url("cannot be read") from None  # what psycopg says of it repeats parts of it
-    name = given.get("dbname") or given.get("user") or "postgres"
-    where = f"database {name} at {given.get('host') or 'localhost'}:{given.get('port') or 5432}"
-    given.setdefault("application_name", "callboard")
-    given["options"] = f"{_SETTINGS} {given.get('options', '')}".rstrip()
+        name = str(database.database)  # for which peewee takes a URL, too
+        return PostgresStore(lambda: database, f"database {name_in(read_url(name)) if '://' in name else name}")
+    given, where = _described(str(database))
     return PostgresStore(lambda: _own(given), where, owned=True)
+
+
+def open_postgres_for_reading(url: str) -> PostgresStore:
+    """Return the store of a database that exists and has this build's tables; no connection of it can write.
+
+    None is kept, either: each is closed when it has been used.
+
+    Raises:
+        ConfigurationError: the URL cannot be read.
+        StoreError: the database is missing, out of reach, or has other tables.
+    """
+    given, where = _described(url, "-c default_transaction_read_only=on")
+    name = given.pop("dbname", "")
+    store = PostgresStore(lambda: peewee.PostgresqlDatabase(name, prefer_psycopg3=True, **given), where)
+    with store.reading() as session:
+        _check_server(session, where)
+        if MIGRATIONS.pending(session, where):
+            raise SchemaError(
+                f"{where} has no up-to-date Callboard tables where its search_path leads; run `callboard migrate`"
+            )
+    return store
+
+
+def _described(url: str, settings: str = "") -> tuple[dict[str, Any], str]:
+    """Return how to connect to a URL's database, and its name in messages."""
+    given = read_url(url)
+    where = f"database {name_in(given)} at {given.get('host') or 'localhost'}:{given.get('port') or 5432}"
+    given.setdefault("application_name", "callboard")
+    given["options"] = f"{_SETTINGS} {given.get('options', '')} {settings}".rstrip()  # the last one counts
+    return given, where
 
 
 def _own(given: dict[str, Any]) -> _OwnDatabase:

@@ -14,7 +14,7 @@ from playhouse.pool import MaxConnectionsExceeded
 from psycopg import errors
 
 from callboard._store.interface import Row
-from callboard.errors import ConfigurationError, DatabaseUnavailableError, SchemaError, StoreError
+from callboard.errors import DatabaseUnavailableError, SchemaError, StoreError
 
 _MARK = re.compile(r"\?(\d*)")
 _CROWDED = ("too many clients", "too many connections", "connection slots are reserved")
@@ -120,6 +120,12 @@ def translate(error: BaseException, where: str) -> StoreError:
     text = str(error if cause is None else cause).strip().partition("\n")[0]
     if isinstance(error, MaxConnectionsExceeded):
         return DatabaseUnavailableError(f"{where}: all connections of the pool are in use; give it more ({text})")
+    if (
+        isinstance(cause, psycopg.OperationalError)
+        and cause.sqlstate is None
+        and (refused := _refused(text, where))
+    ):
+        return refused
     match cause:
         case errors.UndefinedTable() | errors.UndefinedColumn():
             return SchemaError(
@@ -131,10 +137,20 @@ def translate(error: BaseException, where: str) -> StoreError:
                 f"{where} refuses this user: {text}; the role needs USAGE on the schema and SELECT, INSERT, UPDATE"
                 " and DELETE on the tables, and CREATE on the schema to migrate"
             )
+        case errors.DuplicateTable() | errors.DuplicateObject() | errors.DuplicateFunction():
+            return SchemaError(
+                f"{where} has something of this name that Callboard did not make: {text}; give Callboard a schema"
+                " of its own (CREATE SCHEMA callboard) and name it in the URL: ?options=-csearch_path%3Dcallboard"
+            )
+        case errors.InvalidSchemaName():
+            return SchemaError(
+                f"{where} has no schema where its search_path leads; make it with CREATE SCHEMA, or name another"
+                f" ({text})"
+            )
         case errors.SerializationFailure() | errors.DeadlockDetected() | errors.LockNotAvailable():
             return DatabaseUnavailableError(f"{where} ended this transaction for another's; try again ({text})")
         case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
-            return DatabaseUnavailableError(f"{where} does not let this user in; check user and password ({text})")
+            return _keeps_out(text, where)
         case errors.DiskFull():
             return DatabaseUnavailableError(f"{where} has no room to grow; free some disk space ({text})")
         case errors.ReadOnlySqlTransaction():
@@ -155,6 +171,22 @@ def is_no_fault_of_the_caller(error: BaseException) -> bool:
     )
 
 
-def refuse_url(problem: str) -> ConfigurationError:
-    """Return the error for a URL, which is not repeated in it, because it may hold a password."""
-    return ConfigurationError(f"the database URL {problem}; give one such as postgresql://user@host:5432/name")
+_KEPT_OUT = ("authentication failed", "no password supplied", "pg_hba.conf", "permission denied for database")
+
+
+def _refused(text: str, where: str) -> StoreError | None:
+    """Return the error for a connection that was not made; libpq tells only in words why, mostly English ones."""
+    if any(sign in text for sign in _KEPT_OUT) or re.search(r'role ".*" does not exist', text):
+        return _keeps_out(text, where)
+    if re.search(r'database ".*" does not exist', text):
+        return DatabaseUnavailableError(
+            f"{where} does not exist; check the name in the URL, or make one with CREATE DATABASE ({text})"
+        )
+    return None
+
+
+def _keeps_out(text: str, where: str) -> StoreError:
+    return DatabaseUnavailableError(
+        f"{where} does not let this user in; check the user, the password (in the URL, PGPASSWORD or ~/.pgpass)"
+        f" and the server's pg_hba.conf ({text})"
+    )

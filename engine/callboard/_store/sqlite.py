@@ -386,5 +386,16 @@ def open_sqlite(database: object, synchronous: str) -> SqliteStore:
         return SqliteStore(lambda: own_database(path, synchronous), owned=True)
     raise ConfigurationError(
         "the database must be a URL such as sqlite:///service.db (sqlite:////var/lib/service.db for an absolute"
-        f" path), or a peewee SqliteDatabase, or an object with all of callboard.stores.Store, not {database!r}"
+        " path) or postgresql://user@host/name, or a peewee SqliteDatabase or PostgresqlDatabase, or an object"
+        f" with all of callboard.stores.Store, not {_shown(database)}"
     )
+
+
+def _shown(database: object) -> str:
+    """Return what a host gave as its database; of a URL or settings only what can hold no password."""
+    if not isinstance(database, str):
+        return repr(database)
+    scheme, found, _ = database.partition("://")
+    if found:
+        return f"a URL that begins with {scheme}://" if scheme.replace("+", "").isalnum() else "this URL"
+    return repr(database) if not any(sign in database for sign in "=@:") else "this text"

@@ -32,7 +32,7 @@ _IN_IDS = "id IN (SELECT value FROM json_each(?))"
 _DUE = "state = 'pending' AND parked = 0 AND alone = 0"
 _ALONE = "state = 'pending' AND alone = 1"
 
-_DORMANT_NS = 60 * 10**9
+DORMANT_NS = 60 * 10**9
 """A row that is further from due than this when it is written goes into the index of dormant identities."""
 
 _MARKS = ", ".join("?" * len(NewTask._fields))
@@ -222,7 +222,7 @@ def _ids(ids: Iterable[int]) -> str:
 
 
 def _is_dormant(new: NewTask) -> bool:
-    return new.next_attempt_at_ns - new.created_at_ns > _DORMANT_NS
+    return new.next_attempt_at_ns - new.created_at_ns > DORMANT_NS
 
 
 class SqliteTasks(TaskPolicy):
@@ -347,7 +347,7 @@ class SqliteTasks(TaskPolicy):
         if finished:
             session.run(_DELETE, (_ids(finished),))
         kept = [
-            (*change, now_ns + _DORMANT_NS, task_id)
+            (*change, now_ns + DORMANT_NS, task_id)
             for task_id, change in changes
             if isinstance(change, _lifecycle.Keep)
         ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from callboard.cli._copy import copy
 from callboard.cli._group import CommandGroup
 from callboard.cli._inventory import kinds, plugins
 from callboard.cli._listings import dead, tasks
@@ -22,11 +23,13 @@ __all__ = ["main"]
 def main() -> None:
     """Serve and inspect a Callboard task database.
 
-    DATABASE is a file's path or a URL such as sqlite:///service.db. Installed plugins may bring further commands.
+    DATABASE is a file's path, or a URL such as sqlite:///service.db or postgresql://user@host/name. Others on this
+    machine can see a password in a URL; PGPASSWORD and ~/.pgpass are read, too. Installed plugins may bring
+    further commands.
 
     Example: callboard run service.db
     """
 
 
-for _command in (run, tasks, dead, kinds, plugins, migrate):
+for _command in (run, tasks, dead, kinds, plugins, migrate, copy):
     main.add_command(_command)

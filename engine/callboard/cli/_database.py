@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import click
 import peewee
 
+from callboard._store.interface import Store
+from callboard._store.opening import is_postgres_url, open_postgres_for_reading
 from callboard._store.sqlite import MIGRATIONS, SqliteStore, open_sqlite
-from callboard.errors import DatabaseUnavailableError, SchemaError
+from callboard.errors import ConfigurationError, DatabaseUnavailableError, SchemaError
+
+_SETTINGS = re.compile(r"\b\w+ *= *\S+ +\w+ *=|\bpassword *=", re.IGNORECASE)
 
 
 def url_of(text: str) -> str:
-    """Return the URL of a database that is given by its URL or by its file's path."""
-    return text if "://" in text else f"sqlite:///{text}"
+    """Return the URL of a database that is given by its URL or by its file's path.
+
+    Raises:
+        ConfigurationError: it is a list of settings, which libpq's own tools take; one may be a password.
+    """
+    if "://" in text:
+        return text
+    if _SETTINGS.search(text):
+        raise ConfigurationError("a database is given by its URL, postgresql://user@host/name, not by settings")
+    return f"sqlite:///{text}"
 
 
-database_argument = click.argument("database", type=url_of, metavar="DATABASE")
+def as_url(_context: click.Context, _argument: click.Parameter, text: str | None) -> str | None:
+    """Be the callback of an argument that is a database."""
+    return None if text is None else url_of(text)
 
 
-def open_for_reading(url: str) -> SqliteStore:
+database_argument = click.argument("database", callback=as_url, metavar="DATABASE")
+
+
+def open_for_reading(url: str) -> Store:
     """Return the store of a database that exists and has this build's tables.
 
     Its connections are read-only: a listing must not make a file, migrate one, or set the pragmas with which
@@ -30,6 +48,10 @@ def open_for_reading(url: str) -> SqliteStore:
         ConfigurationError: the URL is of a sort that this build does not know.
         StoreError: the database is missing, unreadable, or has other tables.
     """
+    return open_postgres_for_reading(url) if is_postgres_url(url) else _open_file_for_reading(url)
+
+
+def _open_file_for_reading(url: str) -> SqliteStore:
     described = open_sqlite(url, "FULL")
     path, where = described.path, described.where
     if not described.exists():
@@ -40,7 +62,8 @@ def open_for_reading(url: str) -> SqliteStore:
         )
     uri = f"{Path(path).absolute().as_uri()}?mode=ro"
     store = SqliteStore(lambda: peewee.SqliteDatabase(uri, uri=True))
-    store.where = where
+    # as the engine names it, and its nodes' locks
+    store.path, store.where, store.nodes = path, where, described.nodes
     with store.reading() as session:
         if MIGRATIONS.pending(session, where):
             raise SchemaError(f"{where} has no up-to-date Callboard tables; run `callboard migrate {path}`")

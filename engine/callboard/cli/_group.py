@@ -6,6 +6,7 @@ quick and one broken package takes no other command away.
 
 from __future__ import annotations
 
+import re
 import traceback
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -70,6 +71,10 @@ class CommandGroup(click.Group):
         """Run a command; what the engine refuses is one line on stderr."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:  # it repeats arguments that are too many or no command
+            if "://" not in error.format_message():
+                raise
+            raise click.UsageError(re.sub(r"://\S+", "://…", error.format_message()), error.ctx) from None
         except ConfigurationError as error:  # the engine's arguments are the command line's
             raise click.UsageError(_one_line(error)) from error
         except CallboardError as error:

@@ -10,7 +10,7 @@ import click
 
 from callboard._engine import Engine
 from callboard._task import TaskState
-from callboard.cli._database import open_for_reading, url_of
+from callboard.cli._database import as_url, open_for_reading, url_of
 from callboard.cli._group import ContributedCommand, contributed, package_of
 from callboard.cli._output import json_option, print_json, print_table, printable, qualified
 from callboard.errors import PluginError
@@ -27,7 +27,7 @@ def _loaded_engine() -> Engine:
 
 
 @click.command
-@click.argument("database", type=url_of, metavar="[DATABASE]", required=False)
+@click.argument("database", callback=as_url, metavar="[DATABASE]", required=False)
 @json_option
 def kinds(database: str | None, as_json: bool) -> None:
     """List the kinds of task that installed plugins bring.

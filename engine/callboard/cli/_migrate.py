@@ -13,7 +13,7 @@ from callboard.cli._database import database_argument
 def migrate(database: str) -> None:
     """Bring the tables of DATABASE up to date.
 
-    It makes the file if there is none.
+    It makes the file if there is none; on PostgreSQL the database must exist.
 
     Example: callboard migrate service.db
     """
