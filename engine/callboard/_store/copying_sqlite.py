@@ -69,7 +69,7 @@ class SqliteSide:
         )
 
     def keeping(self, table: Table) -> Callable[[Row], Row]:
-        """Return what makes a row one that this database can keep: what is no number is NULL, and no zero negative."""
+        """Return what makes a row one that can be kept here: what is no number is NULL, and no zero negative."""
         return table.changing("double precision", _kept_number)
 
     def last_number(self, session: Session, table: str) -> int:

@@ -157,7 +157,8 @@ def translate(error: BaseException, where: str) -> StoreError:
             return DatabaseUnavailableError(f"{where} is read-only; give the primary's address ({text})")
         case psycopg.OperationalError() if any(sign in text for sign in _CROWDED):
             return DatabaseUnavailableError(
-                f"{where} has no connection left for us; end others, raise max_connections or lower workers ({text})"
+                f"{where} has no connection left for us; end others, raise max_connections or lower workers"
+                f" ({text})"
             )
         case psycopg.OperationalError() | psycopg.InterfaceError():
             return DatabaseUnavailableError(f"{where} is out of reach; check that the server runs ({text})")

@@ -1,4 +1,4 @@
-"""Connections that are ended, servers that are gone, and other people's locks: nothing is lost, nothing has failed."""
+"""Connections that are ended, servers that are gone, and others' locks: nothing is lost, nothing has failed."""
 
 import os
 import re
@@ -361,7 +361,7 @@ def test_a_handler_whose_transaction_is_ended_for_anothers_runs_again(
         rival.execute("UPDATE effect SET done = 10 WHERE id = 1")
     eventually(lambda: refusals)
     assert "ended this transaction for another's; try again (deadlock detected)" in refusals[0]
-    eventually(lambda: engine.pull_in(receipt("effect"), not_later_than_ns=0) and False or not engine.tasks())
+    eventually(lambda: not engine.pull_in(receipt("effect"), not_later_than_ns=0))  # until it is done
     assert engine.dead_tasks() == []
     assert sql(callboard_database, "SELECT done FROM effect ORDER BY id") == [(11,), (11,)]
 
