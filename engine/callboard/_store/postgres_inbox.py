@@ -20,8 +20,8 @@ _NEW = ", ".join(NewTask._fields)
 _MARKS = ", ".join("?" * len(NewTask._fields))
 ACCEPT = f"INSERT INTO callboard_inbox ({_NEW}) VALUES ({_MARKS})"
 _ACCEPT_PULL_IN = "INSERT INTO callboard_inbox (identity, not_later_than_ns) VALUES (?, ?)"
-# Of two serializable transactions that read the inbox and append to it, the server would abort one. So theirs are
-# not asked, and the target is looked for when the pull-in is merged.
+# Of two serializable transactions that read the inbox and append to it, the server would abort one. So they do
+# not look, and the target is looked for when the pull-in is merged.
 _IS_KNOWN = (
     "SELECT CASE current_setting('transaction_isolation') WHEN 'serializable' THEN TRUE ELSE"
     " EXISTS (SELECT 1 FROM callboard_task WHERE identity = ?1)"
