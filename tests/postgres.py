@@ -103,3 +103,10 @@ def postgres_url() -> Iterator[str]:
     """Return the URL of a new, empty database."""
     with new_database() as url:
         yield url
+
+
+def sql(url: str, statement: str, *params: Any) -> list[Any]:
+    """Run a statement on a connection of its own and commit it; return its rows."""
+    with psycopg.connect(url) as connection:
+        cursor = connection.execute(statement, params or None)
+        return cursor.fetchall() if cursor.description else []

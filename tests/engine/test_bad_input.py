@@ -257,3 +257,18 @@ def test_an_enqueue_on_a_hosts_connection_after_stop_writes_nothing(
         with pytest.raises(EngineStateError, match="has been stopped"):
             engine.enqueue(receipt("read"), connection=host)
         assert not host.in_transaction
+
+
+@pytest.mark.parametrize("url", ["postgresql://db/name", "postgres://user:h7nter2Q@db/name"])
+def test_a_postgresql_url_without_psycopg_says_what_to_install(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("callboard._store.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("callboard._store.postgres", raising=False)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+
+    with pytest.raises(
+        ConfigurationError, match=r"needs psycopg 3: pip install 'callboard\[postgres\]'"
+    ) as caught:
+        Engine(url)
+
+    assert "h7nter2Q" not in str(caught.value)

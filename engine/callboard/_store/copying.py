@@ -53,7 +53,7 @@ class Side(Protocol):
         ...
 
     def insert(self, session: Session, table: Table, rows: Sequence[Row]) -> None:
-        """Write rows, but for those whose keys are there."""
+        """Write rows whose keys are not there."""
         ...
 
     def keeping(self, table: Table) -> Callable[[Row], Row]:

@@ -53,14 +53,11 @@ class PostgresSide:
         )
 
     def insert(self, session: Session, table: Table, rows: Sequence[Row]) -> None:
-        """Write rows, but for those whose keys are there."""
-        columns = ", ".join(table.types)
-        arrays = ", ".join(f"?::{kind}[]" for kind in table.types.values())
-        session.run(
-            f"INSERT INTO {table.name} ({columns}) SELECT {columns} FROM unnest({arrays}) AS new({columns})"
-            f" ON CONFLICT ({', '.join(table.key)}) DO NOTHING",
-            [list(column) for column in zip(*rows, strict=True)],
-        )
+        """Write rows whose keys are not there."""
+        sql = f"COPY {table.name} ({', '.join(table.types)}) FROM STDIN"
+        with translated(self.store.where), session.connection.cursor() as cursor, cursor.copy(sql) as writing:
+            for row in rows:
+                writing.write_row(row)
 
     def keeping(self, table: Table) -> Callable[[Row], Row]:
         """Return what makes a row one that this database can keep: a text is UTF-8, and has no character NUL."""

@@ -54,7 +54,7 @@ class SqliteSide:
             return list(_rows(session.connection.execute(sql, values), table))
 
     def insert(self, session: Session, table: Table, rows: Sequence[Row]) -> None:
-        """Write rows, but for those whose keys are there."""
+        """Write rows whose keys are not there."""
         columns, marks = list(table.types), [_mark(kind) for kind in table.types.values()]
         written = [[_bound(value) for value in row] for row in rows]
         if table is TASK:
@@ -63,13 +63,12 @@ class SqliteSide:
             for row in written:
                 row.append(row[_STATE] == TaskState.DEFERRED or row[_DEADLINE] > limit_ns)
         session.run_many(
-            f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({', '.join(marks)})"
-            f" ON CONFLICT ({', '.join(table.key)}) DO NOTHING",
+            f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({', '.join(marks)})",
             written,
         )
 
     def keeping(self, table: Table) -> Callable[[Row], Row]:
-        """Return what makes a row one that can be kept here: what is no number is NULL, and no zero negative."""
+        """Return what makes a row one that this database can keep: NaN is NULL, and no zero is negative."""
         return table.changing("double precision", _kept_number)
 
     def last_number(self, session: Session, table: str) -> int:
