@@ -6,6 +6,7 @@ handlers, with connections and with the file has a test module of its own.
 
 import asyncio
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -27,6 +28,7 @@ from tests.engine.rows import path_of, payload, write_by_hand
 
 from callboard import (
     CallboardError,
+    ConfigurationError,
     Engine,
     EngineStateError,
     InstallationAdded,

@@ -146,13 +146,24 @@ class PostgresStore:
     @contextmanager
     def _connected(self) -> Iterator[None]:
         """Have the calling thread connected, and as it was afterwards."""
-        with translated(self.where):
-            opened = self.database.connect(reuse_if_open=True)
+        opened = self._open()
         try:
             yield
         finally:
             if opened:
                 self._give_back()
+
+    def _open(self) -> bool:
+        """Connect the calling thread; return whether it was not yet.
+
+        The driver's error knows the password, as do the frames that it came through, and some loggers show both.
+        So it is no context of ours, and a copy of what it says is the cause.
+        """
+        try:
+            return bool(self.database.connect(reuse_if_open=True))
+        except (peewee.PeeweeException, psycopg.Error) as error:
+            refused, cause = translate(error, self.where), psycopg.OperationalError(str(error))
+        raise refused from cause
 
     def _give_back(self) -> None:
         """Return the thread's connection to the pool, or close it if it is of no more use."""

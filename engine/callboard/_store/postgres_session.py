@@ -112,6 +112,12 @@ def translated(where: str) -> Iterator[None]:
         raise translate(error, where) from error
 
 
+_OWN_SCHEMA = (
+    "give Callboard a schema of its own (CREATE SCHEMA callboard) and name it in the URL:"
+    " ?options=-csearch_path%3Dcallboard"
+)
+
+
 def translate(error: BaseException, where: str) -> StoreError:
     """Return the `StoreError` for a driver's exception; `where` names the database, without a password."""
     cause: BaseException | None = error
@@ -127,7 +133,12 @@ def translate(error: BaseException, where: str) -> StoreError:
     ):
         return refused
     match cause:
-        case errors.UndefinedTable() | errors.UndefinedColumn():
+        case errors.UndefinedColumn():
+            return SchemaError(
+                f"{where} has tables of another version ({text}); run `callboard migrate` or Engine.migrate(), or,"
+                f" if they are another application's, {_OWN_SCHEMA}"
+            )
+        case errors.UndefinedTable():
             return SchemaError(
                 f"{where} has no Callboard tables of this version where its search_path leads; run"
                 f" `callboard migrate` or Engine.migrate() ({text})"
@@ -139,8 +150,7 @@ def translate(error: BaseException, where: str) -> StoreError:
             )
         case errors.DuplicateTable() | errors.DuplicateObject() | errors.DuplicateFunction():
             return SchemaError(
-                f"{where} has something of this name that Callboard did not make: {text}; give Callboard a schema"
-                " of its own (CREATE SCHEMA callboard) and name it in the URL: ?options=-csearch_path%3Dcallboard"
+                f"{where} has something of this name that Callboard did not make: {text}; {_OWN_SCHEMA}"
             )
         case errors.InvalidSchemaName():
             return SchemaError(
