@@ -1,4 +1,4 @@
-"""Host services that write notes on PostgreSQL connections of their own, one class for each library."""
+"""Host services that write notes on PostgreSQL connections of their own, a class for each library; and an engine."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -8,9 +8,18 @@ from typing import Any
 import django.conf
 import django.db
 import peewee
+import pytest
 import sqlalchemy
 import sqlalchemy.orm
+from tests.engine.acting import Plugin, Scripted, receipts
 from tests.postgres import psycopg
+
+from callboard import Engine
+
+INBOX = "SELECT kind FROM callboard_inbox ORDER BY id"
+NOTES = "SELECT text FROM note"
+LONG = "x" * 100
+"""The text of a receipt that the database refuses."""
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
@@ -266,3 +275,30 @@ EACH_LIBRARY: dict[str, Callable[..., Host]] = {
 def level_of(level: str) -> Any:
     """Return psycopg's word for an isolation level."""
     return psycopg.IsolationLevel[level.replace(" ", "_")]
+
+
+class WatchedEngine(Engine):
+    """An engine that notes, at each wake, how many entries another connection sees at that moment."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.url = url
+        self.handler = Scripted()
+        self.woken: list[int] = []
+
+    def wake(self) -> None:
+        self.woken.append(len(sql(self.url, INBOX)))
+        super().wake()
+
+
+@pytest.fixture
+def engine(postgres_url: str) -> Iterator[WatchedEngine]:
+    """Return an engine that takes receipts, on a migrated database with a table of the host's."""
+    handler = Scripted()
+    engine = WatchedEngine(postgres_url, plugins=[Plugin(receipts(handler))])
+    engine.handler = handler
+    engine.migrate()
+    sql(postgres_url, "CREATE TABLE note (text TEXT)")
+    sql(postgres_url, "ALTER TABLE callboard_inbox ADD CONSTRAINT brevity CHECK (length(data) < 100)")
+    yield engine
+    engine.stop(timeout=5)

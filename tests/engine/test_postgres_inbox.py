@@ -48,7 +48,7 @@ def engine(url: str, handler: Blocking) -> Iterator[Engine]:
 
 @pytest.fixture(params=[(library, level) for library in EACH_LIBRARY for level in LEVELS], ids=" ".join)
 def host(request: pytest.FixtureRequest, url: str) -> Iterator[Host]:
-    """Return a host of each sort, with each isolation level, and the rival's."""
+    """Return a host of each sort, with each isolation level."""
     library, level = request.param
     host = EACH_LIBRARY[library](url, level)
     yield host
