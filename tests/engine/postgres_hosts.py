@@ -1,4 +1,4 @@
-"""Host services that write notes on PostgreSQL connections of their own, a class for each library; and an engine."""
+"""Host services that write notes on PostgreSQL connections, a class for each library, and an engine."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
