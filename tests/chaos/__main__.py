@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 from tests.chaos.campaign import Campaign
+from tests.chaos.database import SORTS
 from tests.chaos.sabotage import SABOTAGES
 
 _SHOWN = 20
@@ -17,6 +18,9 @@ _SHOWN = 20
 
 @click.command()
 @click.option("--kills", default=500, show_default=True, type=click.IntRange(1), help="Processes to kill.")
+@click.option(
+    "--database", "on", default=SORTS[0], show_default=True, type=click.Choice(SORTS), help="What engines run on."
+)
 @click.option("--seed", default=None, type=int, help="Repeat a run's plan; by default a new one is made up.")
 @click.option("--minutes", default=None, type=float, help="Begin no new round after so long.")
 @click.option(
@@ -32,7 +36,13 @@ _SHOWN = 20
     "--sabotage", default=None, type=click.Choice(SABOTAGES), help="Do wrong on purpose, to see it found."
 )
 def main(
-    kills: int, seed: int | None, minutes: float | None, as_json: bool, folder: Path | None, sabotage: str | None
+    kills: int,
+    on: str,
+    seed: int | None,
+    minutes: float | None,
+    as_json: bool,
+    folder: Path | None,
+    sabotage: str | None,
 ) -> None:
     """Kill engines with SIGKILL, at random and at every crash point, and check that nothing is lost.
 
@@ -41,7 +51,7 @@ def main(
     seed = random.randrange(1_000_000) if seed is None else seed
     folder = Path(tempfile.mkdtemp(prefix="callboard-chaos-")) if folder is None else folder
     say(f"seed {seed}, files in {folder}")
-    campaign = Campaign(folder, seed, kills, say, sabotage or "")
+    campaign = Campaign(folder, seed, kills, say, sabotage or "", on)
     campaign.play(None if minutes is None else minutes * 60)
     for violation in campaign.violations[:_SHOWN]:
         say(f"  {violation}")

@@ -1,22 +1,22 @@
-"""One round of chaos on a fresh file: work comes in, processes are killed, then peace, and all is counted."""
+"""One round of chaos on a fresh database: work comes in, processes are killed, then peace, and all is counted."""
 
 from __future__ import annotations
 
 import itertools
 import random
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
-from tests.chaos import fate, journal
+from tests.chaos import database, fate, journal
 from tests.chaos.fate import Fate
 from tests.chaos.figures import Figures
 from tests.chaos.host import Host
 from tests.chaos.journal import Journal
 from tests.chaos.victim import Victim
+from tests.engine.rows import sql
 from tests.ledger import Effect, Entry, What, violations
 
 _NODES = 4
@@ -39,7 +39,7 @@ _LATE_NS = 2_000_000_000
 
 
 class Round:
-    """One file and the processes that serve it.
+    """One database and the processes that serve it.
 
     Attributes:
         figures: What it came to.
@@ -54,6 +54,7 @@ class Round:
         *,
         sabotage: str = "",
         sorts: Sequence[str] = (),
+        on: str = database.SQLITE,
     ) -> None:
         """Prepare a round in `folder`, which is empty.
 
@@ -63,6 +64,7 @@ class Round:
             manners: How to kill, one for each kill: `random`, `halted`, or a crash point.
             sabotage: How the processes do wrong, if they do.
             sorts: The only sorts of tasks to ask for; all by default.
+            on: The sort of database.
         """
         self.figures = Figures(rounds=1)
         self.violations: list[str] = []
@@ -72,6 +74,8 @@ class Round:
         self._waiting = list(manners)
         self._sabotage = sabotage
         self._sorts = sorts
+        self._on = on
+        self._url = ""
         self._numbers = itertools.count(1)
         self._serving: dict[int, Fate] = {}
         self._killed: list[Fate] = []
@@ -82,7 +86,8 @@ class Round:
         with ExitStack() as stack:
             pen = Journal(self._folder / "journal", "host")
             stack.callback(pen.close)
-            host = Host(self._folder / "callboard.db", pen, random.Random(f"{self._seed} host"), self._sorts)
+            self._url = stack.enter_context(database.fresh(self._on, self._folder))
+            host = Host(self._url, pen, random.Random(f"{self._seed} host"), self._sorts)
             stack.callback(host.close)
             stack.callback(self._close)
             with host.acting():
@@ -132,7 +137,7 @@ class Round:
         name = f"n{slot}.{next(self._numbers)}"
         manner = self._waiting.pop(0) if self._waiting else fate.SPARED
         options = {
-            "database": str(self._folder / "callboard.db"),
+            "database": self._url,
             "journal": str(self._folder / "journal"),
             "node": name,
             "lease_s": _LEASE_S,
@@ -171,9 +176,8 @@ class Round:
                 entries.append(Entry(resumed_ns + _AWAKENING_NS, name, What.RESUMED))
         offset_ns = time.time_ns() - time.monotonic_ns()
         live, dead = host.live_rows(offset_ns), host.dead_rows(offset_ns)
-        with closing(sqlite3.connect(self._folder / "callboard.db")) as connection:
-            effects = [Effect(*row) for row in connection.execute("SELECT text, ref FROM effect")]
-            letters = {text for (text,) in connection.execute("SELECT text FROM letter")}
+        effects = [Effect(*row) for row in sql(self._url, "SELECT text, ref FROM effect")]
+        letters = {text for (text,) in sql(self._url, "SELECT text FROM letter")}
         self.violations += violations(
             entries, live, dead, effects, converged_at_ns=settled_ns, max_crashes=_MAX_CRASHES
         )

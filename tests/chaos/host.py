@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from google.protobuf.wrappers_pb2 import StringValue
@@ -54,11 +53,11 @@ _MS = 1_000_000
 class Host:
     """Whoever wants tasks done, at random but for a seed."""
 
-    def __init__(self, database: Path, journal: Journal, rng: random.Random, sorts: Sequence[str] = ()) -> None:
-        """Use the engine's file `database`, whose tables this creates.
+    def __init__(self, url: str, journal: Journal, rng: random.Random, sorts: Sequence[str] = ()) -> None:
+        """Use a database, whose tables this creates.
 
         Args:
-            database: The file.
+            url: The database.
             journal: Where to write down what is asked.
             rng: What decides.
             sorts: The only sorts of tasks to ask for; all by default.
@@ -71,8 +70,8 @@ class Host:
         self._recent: list[str] = []
         self._number = 0
         self._engine = Engine(
-            f"sqlite:///{database}",
-            plugins=[Plugin(*work.kinds(journal, "host", str(database)))],
+            url,
+            plugins=[Plugin(*work.kinds(journal, "host", url))],
             execute=False,
             synchronous="NORMAL",
         )

@@ -35,7 +35,7 @@ def main(options: dict[str, Any]) -> None:
     logger.add(sys.stderr, level="WARNING", format="{time:HH:mm:ss.SSS} " + options["node"] + " {message}")
     logger.enable("callboard")
     engine = Engine(
-        f"sqlite:///{options['database']}",
+        options["database"],
         plugins=[Plugin(*work.kinds(journal, options["node"], options["database"]))],
         workers=8,
         synchronous="NORMAL",

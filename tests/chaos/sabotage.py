@@ -2,54 +2,56 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from typing import Any
 from unittest import mock
 
-from tests.chaos import work
+from tests.chaos import database, work
 from tests.ledger import Came
 
 from callboard import Done, Outcome
 from callboard._store.interface import Session
-from callboard._store.sqlite_tasks import SqliteTasks
+from callboard._store.opening import open_store
 from callboard._store.task_table import Held
 
 SABOTAGES = ("effects", "tokens")
 
 
-def commit(what: str, database: str) -> None:
+def commit(what: str, url: str) -> None:
     """Have this process do wrong.
 
     Args:
         what: `effects` are committed beside `ctx.complete`, before the outcome; or `tokens` are not compared.
-        database: The engine's file.
+        url: The engine's database.
     """
     match what:
         case "effects":
-            _commit_effects_beside(database)
+            _commit_effects_beside(url)
         case "tokens":
-            _believe_every_token()
+            _believe_every_token(url)
         case _:
             raise ValueError(what)
 
 
-def _commit_effects_beside(database: str) -> None:
+def _commit_effects_beside(url: str) -> None:
     def effect(act: work.Act) -> Outcome:
-        with closing(sqlite3.connect(database)) as connection, connection:
-            connection.execute("INSERT INTO effect VALUES (?, ?)", (act.text, act.ref))
+        with database.transaction(url) as connection:
+            database.execute(connection, "INSERT INTO effect VALUES (?, ?)", act.text, act.ref)
+            connection.execute("COMMIT")
         act.end(Came.DONE, completed=True)
         return Done()
 
     work.SORTS["effect"] = effect
 
 
-def _believe_every_token() -> None:
-    still_running = SqliteTasks.still_running
+def _believe_every_token(url: str) -> None:
+    store: Any = open_store(url, "NORMAL")
+    table = type(store.tasks)
+    still_running = table.still_running
 
-    def believing(tasks: SqliteTasks, session: Session, ids: Sequence[int]) -> dict[int, Held]:
+    def believing(tasks: Any, session: Session, ids: Sequence[int]) -> dict[int, Held]:
         held = dict.fromkeys(ids, Held(mock.ANY, 1, 0))
         real = still_running(tasks, session, ids)
         return held | {task_id: row._replace(token=mock.ANY) for task_id, row in real.items()}
 
-    SqliteTasks.still_running = believing  # type: ignore[method-assign, assignment]
+    table.still_running = believing

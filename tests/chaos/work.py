@@ -9,14 +9,14 @@ import asyncio
 import os
 import random
 import signal
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from google.protobuf.wrappers_pb2 import StringValue
+from tests.chaos import database
 from tests.chaos.journal import Journal
 from tests.engine.messages import ReceiptThread, SendReceipt
 from tests.ledger import Came, What
@@ -82,13 +82,11 @@ class Failed(Exception):
 class Act:
     """One run of a handler, which tells the journal of itself."""
 
-    def __init__(
-        self, journal: Journal, rng: random.Random, message: Message, ctx: TaskContext, database: str
-    ) -> None:
+    def __init__(self, journal: Journal, rng: random.Random, message: Message, ctx: TaskContext, url: str) -> None:
         self.text = text_of(message)
         self.ctx = ctx
         self.rng = rng
-        self.database = database
+        self._url = url
         self.ended = False
         self._completing_ns = 0
         self._journal = journal
@@ -147,10 +145,8 @@ class Act:
 
     def post(self, text: str, end: str) -> None:
         """Write a letter and ask for its task on a connection of one's own, and end that transaction."""
-        connection = sqlite3.connect(self.database, isolation_level=None)
-        with closing(connection):
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("INSERT INTO letter VALUES (?)", (text,))
+        with database.transaction(self._url) as connection:
+            database.execute(connection, "INSERT INTO letter VALUES (?)", text)
             if end == "ROLLBACK":
                 self.ctx.engine.enqueue(message_of(text), connection=connection)
                 connection.execute(end)
@@ -180,7 +176,7 @@ def _backoff_ns(attempts: int) -> int:
 
 def write_effect(tx: Transaction, act: Act) -> None:
     """Write a row in the transaction of the outcome."""
-    tx.connection.execute("INSERT INTO effect VALUES (?, ?)", (act.text, act.ref))
+    database.execute(tx.connection, "INSERT INTO effect VALUES (?, ?)", act.text, act.ref)
 
 
 def quick(act: Act) -> Outcome:
@@ -260,7 +256,9 @@ def post(act: Act) -> Outcome:
     number = int(act.text.split()[1])
     try:
         act.post(f"quick {number}.4", "COMMIT" if number % 3 else "ROLLBACK")
-    except sqlite3.OperationalError as error:
+    except Exception as error:
+        if not database.is_away(error):
+            raise
         act.end(Came.OUTAGE)
         raise ServiceUnavailable("the database is locked") from error
     return act.done()
@@ -329,16 +327,16 @@ def recur(act: Act) -> Outcome | None:
     return None
 
 
-def kinds(journal: Journal, seed: str, database: str) -> list[TaskKind[Any]]:
-    """Return the kinds of all tasks; `database` is the engine's file."""
+def kinds(journal: Journal, seed: str, url: str) -> list[TaskKind[Any]]:
+    """Return the kinds of all tasks; `url` is the engine's database."""
     rng = random.Random(seed)
 
     def receipt(message: SendReceipt, ctx: TaskContext) -> Outcome | None:
-        act = Act(journal, rng, message, ctx, database)
+        act = Act(journal, rng, message, ctx, url)
         return played(act, SORTS[act.text.split()[0]])
 
     async def coroutine(message: ReceiptThread, ctx: TaskContext) -> Outcome | None:
-        act = Act(journal, rng, message, ctx, database)
+        act = Act(journal, rng, message, ctx, url)
         try:
             await asyncio.sleep(rng.uniform(0, 0.1))
         except BaseException:
@@ -347,7 +345,7 @@ def kinds(journal: Journal, seed: str, database: str) -> list[TaskKind[Any]]:
         return played(act, SORTS[act.text.split()[0].removeprefix("async_")])
 
     def recurring(message: StringValue, ctx: TaskContext) -> Outcome | None:
-        return played(Act(journal, rng, message, ctx, database), recur)
+        return played(Act(journal, rng, message, ctx, url), recur)
 
     def played(act: Act, sort: Callable[[Act], Outcome | None]) -> Outcome | None:
         try:

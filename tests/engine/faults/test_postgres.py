@@ -361,7 +361,9 @@ def test_a_handler_whose_transaction_is_ended_for_anothers_runs_again(
         rival.execute("UPDATE effect SET done = 10 WHERE id = 1")
     eventually(lambda: refusals)
     assert "ended this transaction for another's; try again (deadlock detected)" in refusals[0]
-    eventually(lambda: not engine.pull_in(receipt("effect"), not_later_than_ns=0))  # until it is done
+    eventually(lambda: engine.tasks()[0].state == "pending")
+    assert engine.pull_in(receipt("effect"), not_later_than_ns=0)
+    eventually(lambda: not engine.tasks())
     assert engine.dead_tasks() == []
     assert sql(callboard_database, "SELECT done FROM effect ORDER BY id") == [(11,), (11,)]
 

@@ -317,6 +317,24 @@ def test_rule_17_nodes_with_different_plugins_do_their_own(make_node: MakeEngine
     assert sorted(of_receipts.played) == sorted(of_threads.played)
 
 
+def test_run_due_works_beside_a_started_engine(make_node: MakeEngine, host: Engine) -> None:
+    held, ran = Blocking(), Scripted()
+    inline = make_node(Plugin(threads(ran)))
+    with make_node(Plugin(receipts(held))):
+        host.enqueue(receipt("held", b"group"))
+        held.wait_begun("held")
+        host.enqueue_many([thread("behind it", b"group"), thread("free")])
+        eventually(lambda: [task.state for task in host.tasks()] == ["running", "deferred", "deferred"])
+
+        assert inline.run_due() == 1
+        assert ran.played == ["free"]
+
+        held.let_go()
+        eventually(lambda: len(host.tasks()) == 1)
+        assert inline.run_due() == 1
+    assert ran.played == ["free", "behind it"]
+
+
 def test_a_node_that_stops_hands_over_at_once(make_node: MakeEngine, host: Engine) -> None:
     leaving, staying = Blocking(), Blocking()
     staying.let_go()
