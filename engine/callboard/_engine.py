@@ -486,12 +486,20 @@ class Engine:
 
         Returns:
             As `enqueue` does; `conflict` leaves the dead task where it is. `None` when there is none.
+
+        Raises:
+            EngineStateError: on PostgreSQL, in a transaction that is open on this thread: what the task meets
+                could not be told yet.
         """
         with self._core.transaction(brief=True) as tx:
             dead = self._core.store.tasks.dead_by_id(tx.session, dead_id)
             if dead is None:
                 return None
             answer = tx.write(revived(dead, self._core.clock.now_ns()))
+            if answer.status == EnqueueStatus.ACCEPTED:  # it may yet meet a task of its key with another payload
+                raise EngineStateError(
+                    "retry_dead opens its own transaction; leave the one this thread is in first"
+                )
             if answer.status != EnqueueStatus.CONFLICT:
                 self._core.store.tasks.forget_dead(tx.session, dead_id)
             return answer

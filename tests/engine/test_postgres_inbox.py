@@ -10,7 +10,7 @@ from tests.engine.acting import Blocking, Plugin, eventually, logged, receipt, r
 from tests.engine.postgres_hosts import EACH_LIBRARY, LEVELS, Host, PsycopgHost, sql
 from tests.postgres import postgres_url, psycopg
 
-from callboard import Engine, EnqueueStatus
+from callboard import Engine, EngineStateError, EnqueueStatus
 from callboard._actors import scheduler
 from callboard._store.postgres_tasks import PostgresTasks
 
@@ -288,3 +288,18 @@ def test_accepted_tasks_are_answered_as_such_in_every_open_transaction(engine: E
     with engine.transaction() as tx:
         assert tx.enqueue(receipt("a")) == (None, EnqueueStatus.ACCEPTED)
         assert [answer.status for answer in tx.enqueue_many(map(receipt, "bc"))] == [EnqueueStatus.ACCEPTED] * 2
+
+
+def test_rule_04_a_dead_task_is_not_retried_where_it_might_yet_be_dropped(engine: Engine) -> None:
+    """It may meet a live one of its key with another payload, once the transaction has committed."""
+    task_id = engine.enqueue(receipt("dead")).task_id
+    assert task_id is not None
+    engine.cancel(task_id)
+    [dead] = engine.dead_tasks()
+
+    with pytest.raises(EngineStateError, match="leave the one this thread is in first"), engine.transaction():
+        engine.retry_dead(dead.id)
+
+    assert (engine.dead_tasks(), engine.tasks()) == ([dead], [])
+    assert engine.retry_dead(dead.id) is not None
+    assert engine.dead_tasks() == []

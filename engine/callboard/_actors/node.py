@@ -134,14 +134,13 @@ class Node:
                 return False
             buried = [row for row in gone if self._nodes.bury(session, row)]
             # In the same transaction: only a node that starts looks for the tasks of one that has no row.
-            rescued, died = self._rescue(session)
+            rescue = self._rescue(session)
         if len(buried) < len(gone):
             self._read(now_ns)
         for row in buried:
             self._others.pop(row.id, None)
             logger.warning("node {} (process {} on {}) is gone", row.id, row.pid, row.host)
-        self._tell(rescued, died)
-        return rescued > 0
+        return self._has_rescued(*rescue)
 
     def excuse(self) -> None:
         """Count the silence of others from now on: while nobody could write to the database, it told nothing."""
@@ -180,21 +179,22 @@ class Node:
 
     def _take_over(self) -> bool:
         with self._core.store.transaction() as session:
-            rescued, died = self._rescue(session)
-        self._tell(rescued, died)
-        return rescued > 0
+            rescue = self._rescue(session)
+        return self._has_rescued(*rescue)
 
-    def _rescue(self, session: Session) -> tuple[int, list[FinishedTask]]:
+    def _rescue(self, session: Session) -> tuple[int, list[FinishedTask], bool]:
         core = self._core
         tasks, now_ns = core.store.tasks, core.clock.now_ns()
-        rescued = tasks.rescue(session, now_ns, core.max_crashes, core.recurring_kinds)
-        self._orphans_left = tasks.has_orphans(session)
-        return rescued
+        rescued, died = tasks.rescue(session, now_ns, core.max_crashes, core.recurring_kinds)
+        return rescued, died, tasks.has_orphans(session)
 
-    def _tell(self, rescued: int, died: list[FinishedTask]) -> None:
+    def _has_rescued(self, rescued: int, died: list[FinishedTask], orphans_left: bool) -> bool:
+        """Tell of what has been committed; return whether tasks are pending again."""
+        self._orphans_left = orphans_left
         self._report(died)
         if rescued:
             logger.info("{} task(s) that an engine left running are pending again", rescued)
+        return rescued > 0
 
 
 class Heartbeat:

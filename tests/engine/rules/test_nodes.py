@@ -54,8 +54,8 @@ from callboard._actors.node import Node
 from callboard._clock import nanoseconds
 from callboard._engine import DEFAULT_LEASE
 from callboard._store.interface import Session
+from callboard._store.policy import TaskPolicy
 from callboard._store.sqlite import SqliteStore
-from callboard._store.sqlite_tasks import SqliteTasks
 from callboard._task import EnqueueStatus
 from callboard.errors import DatabaseUnavailableError
 from callboard.testing import FakeClock
@@ -371,7 +371,7 @@ def test_a_takeover_that_the_database_refused_is_made_later(
         raise DatabaseUnavailableError("the disk is full")
 
     with logged() as messages, monkeypatch.context() as full:
-        full.setattr(SqliteTasks, "rescue", refuse)
+        full.setattr(TaskPolicy, "rescue", refuse)
         callboard_clock.advance(LONG)
         eventually(lambda: any("the database answers again" in message for message in messages))
     callboard_clock.advance(LONG)
