@@ -467,12 +467,19 @@ def test_a_copy_that_was_written_to_is_refused(pair: tuple[str, str], change: st
 
 
 @of_every_kind
-def test_a_copy_that_an_engine_has_worked_on_is_refused(pair: tuple[str, str], make_engine: MakeEngine) -> None:
+@pytest.mark.parametrize("works", ["started", "run_due"])
+def test_a_copy_that_an_engine_has_worked_on_is_refused(
+    pair: tuple[str, str], make_engine: MakeEngine, works: str
+) -> None:
     source, target = pair
     write(source, TASK, [task(1)])
     run_copy(source, target)
-    with make_engine(database=target):
-        pass
+    engine = make_engine(database=target)
+    if works == "started":
+        engine.start()
+    else:
+        engine.run_due()
+    engine.stop()
     sql(target, "DELETE FROM callboard_task")
 
     refused(source, target, "an engine has worked on .* since it was copied to.*would run again")
