@@ -7,6 +7,7 @@ import os
 import random
 import selectors
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -21,7 +22,7 @@ from callboard._store.groups import SqlGroups
 from callboard._store.interface import Session
 from callboard._store.migrating import Migrations
 from callboard._store.postgres_listener import Listener
-from callboard._store.postgres_nodes import PostgresNodes
+from callboard._store.postgres_nodes import LIMIT, PostgresNodes
 from callboard._store.postgres_session import (
     PostgresSession,
     is_no_fault_of_the_caller,
@@ -44,9 +45,6 @@ _SOON_S = 0.5
 
 OLDEST_SERVER = 14
 """The oldest server: 13 is past its end of life, and 14 was the oldest one supported when this was written."""
-
-_FROZEN_S = 60
-"""How long a claim may stand still in the middle; then the server ends it and frees what it has locked."""
 
 _SETTINGS = "-c enable_seqscan=off -c plan_cache_mode=force_custom_plan"
 """What our own connections ask of the planner, besides what the URL says. A queue is empty when it is analyzed and
@@ -102,6 +100,7 @@ class PostgresStore:
         self.database = make_database()
         self._listener: Listener | None = None
         self._own_pid = 0
+        self._here = threading.local()
         self._looks = 0
         self._next_look_s = 0.0
         self._checked_version: int | None = None
@@ -116,11 +115,15 @@ class PostgresStore:
         database = self.database
         with self._connected():
             # A savepoint in a transaction that is joined: what fails here must not end the host's.
-            block = database.atomic() if self.in_transaction() else database.atomic("READ COMMITTED")
+            joined = self.in_transaction()
+            block = database.atomic() if joined else database.atomic("READ COMMITTED")
             with translated(self.where):
                 block.__enter__()
             try:
-                yield PostgresSession(_raw(database), self.where, database.after_commit)
+                session = PostgresSession(_raw(database), self.where, database.after_commit)
+                if not joined and getattr(self._here, "is_ours", False):
+                    session.run(LIMIT)
+                yield session
             except BaseException as error:
                 with suppress(peewee.PeeweeException, psycopg.Error):  # it would hide what went wrong
                     block.__exit__(type(error), error, error.__traceback__)
@@ -195,9 +198,10 @@ class PostgresStore:
             stack.enter_context(self._connected())
             with self.reading() as session:
                 self._own_pid = session.connection.info.backend_pid
-                session.run(f"SET idle_in_transaction_session_timeout = '{_FROZEN_S}s'")
             self._checked_version = None
             self._check_schema()
+            self._here.is_ours = True
+            stack.callback(setattr, self._here, "is_ours", False)
             yield
 
     def drop_connection(self) -> None:
@@ -415,7 +419,12 @@ def _described(url: str, settings: str = "") -> tuple[dict[str, Any], str]:
 def _own(given: dict[str, Any]) -> _OwnDatabase:
     options = {name: value for name, value in given.items() if name != "dbname"}
     return _OwnDatabase(  # type: ignore[no-untyped-call]
-        given.get("dbname", ""), prefer_psycopg3=True, max_connections=None, stale_timeout=None, **options
+        given.get("dbname", ""),
+        prefer_psycopg3=True,
+        prepare_threshold=None,  # PgBouncer hands a session on to somebody who has not prepared our statements
+        max_connections=None,
+        stale_timeout=None,
+        **options,
     )
 
 
