@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode: nothing can listen there, so an engine finds work by its looks, and loses none."""
+"""PgBouncer in transaction mode: nothing can listen there, so an engine finds work by looking, and loses none."""
 
 from __future__ import annotations
 
