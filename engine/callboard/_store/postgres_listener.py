@@ -22,6 +22,9 @@ _SCHEMA = (
     "SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
     " WHERE pg_class.oid = 'callboard_inbox'::regclass"
 )
+_PATIENCE_S = 5.0
+"""How long a stop waits for a thread that may be connecting to a server that does not answer."""
+
 _AGAIN_S = 1.0
 """How long it waits before it connects again."""
 
@@ -63,9 +66,10 @@ class Listener:
         """End the thread and its connection."""
         self._stopped.set()
         self._stop_here.send(b"\0")
-        self._thread.join()
-        self._stop_here.close()
-        self._stop_there.close()
+        self._thread.join(_PATIENCE_S)
+        if not self._thread.is_alive():
+            self._stop_here.close()
+            self._stop_there.close()
 
     def heard(self) -> int:
         """Return how many notifications have come.
@@ -84,7 +88,7 @@ class Listener:
             try:
                 with self._connect() as connection:
                     self._listen(connection)
-            except psycopg.Error as error:
+            except Exception as error:  # or nobody would listen any more, and nobody would know
                 self._lost = translate(error, self._where)
                 self._tell()
                 self._stopped.wait(_AGAIN_S)
