@@ -340,7 +340,7 @@ def test_an_engine_runs_on_a_store_that_somebody_brings(make_engine: MakeEngine,
 def test_another_sort_of_database_is_refused_saying_what_is_taken(database: Any) -> None:
     with pytest.raises(
         ConfigurationError,
-        match=r"sqlite:///service\.db.*or a peewee SqliteDatabase or PostgresqlDatabase, or an object with all of callboard",
+        match=r"sqlite:///service\.db.*or a peewee SqliteDatabase or PostgresqlDatabase, or an object with all",
     ):
         Engine(database)
 
