@@ -11,9 +11,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks for a server."""
+    """Mark what needs a server: it says so in its name, or asks for a database there."""
     for item in items:
-        if "postgres_url" in getattr(item, "fixturenames", ()):
+        if "postgres" in item.nodeid or "postgres_url" in getattr(item, "fixturenames", ()):
             item.add_marker("postgres")
 
 
