@@ -69,6 +69,11 @@ def test_what_a_clock_set_forward_has_passed_over_is_due_since_then() -> None:
     assert play(3694) is None
 
 
+def test_what_has_crashed_too_often_is_buried_by_others() -> None:
+    """Seed 21402 was blamed for it: its row was still the node's that had gone."""
+    assert play(21402) is None
+
+
 def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     for seed in range(10):

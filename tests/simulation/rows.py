@@ -23,6 +23,8 @@ class _Row(NamedTuple):
     cancelled: int
 
 
+_FINISHED = "finished a row that another node is running"
+
 _READ = "SELECT id, origin, state, owner, token, attempts, requests, cancelled FROM callboard_task"
 
 
@@ -43,7 +45,15 @@ class Rows:
             f"{row.name}: {complaint}, by {node.name} (node {own}): {row} became {self._known.get(row.id)}"
             for row in before.values()
             for complaint in _complaints(row, self._known.get(row.id), own)
+            if complaint != _FINISHED or not self._has_crashed(row)
         ]
+
+    def _has_crashed(self, row: _Row) -> bool:
+        """Return whether a row was buried that took its processes down, as others do when its node is gone."""
+        crashed = "SELECT 1 FROM callboard_dead_task WHERE task_id = ? AND reason = 'crashed'"
+        running = "SELECT 1 FROM callboard_node WHERE id = ?"
+        is_crashed = self._reader.execute(crashed, (row.id,)).fetchone() is not None
+        return is_crashed and self._reader.execute(running, (row.owner,)).fetchone() is None
 
     def is_run_by(self, task: Task) -> bool:
         """Return whether the task's token is still the row's, unless somebody has cancelled it meanwhile."""
@@ -96,7 +106,7 @@ class Rows:
 def _complaints(row: _Row, now: _Row | None, own: int | None) -> Iterator[str]:
     """Say what is wrong with a change of one row."""
     if row.state == "running" and now is None and row.owner != own and not row.cancelled:
-        yield "finished a row that another node is running"
+        yield _FINISHED
     if now is None:
         return
     if now.token < row.token:
