@@ -51,6 +51,7 @@ from callboard import (
     TaskContext,
 )
 from callboard._actors.node import Node
+from callboard._actors.rounds import Rounds
 from callboard._clock import nanoseconds
 from callboard._engine import DEFAULT_LEASE
 from callboard._store.interface import Session
@@ -359,6 +360,7 @@ def test_a_takeover_that_the_database_refused_is_made_later(
     """Nobody would look again for what a node had claimed whose row is gone already."""
     monkeypatch.setattr(SqliteStore, "poll_interval_s", 0.01)
     monkeypatch.setattr(Node, "heartbeat", lambda node: None)
+    monkeypatch.setattr(Rounds, "make", lambda rounds: None)  # which give a sign of life, too, at some moment
     handler, other = Blocking(), Scripted()
     late, looking = make_engine(Plugin(receipts(handler))), make_engine(Plugin(receipts(other)))
     late.start()
