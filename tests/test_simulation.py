@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -14,7 +15,7 @@ import pytest
 from tests.simulation.search import failing, play, shrunk
 from tests.simulation.world import World
 
-from callboard._store import sqlite_tasks
+from callboard._store import sql_tasks, sqlite_tasks
 from callboard._store.session import SqliteSession
 from callboard._store.sqlite_tasks import SqliteTasks
 from callboard.stores import Held, Session
@@ -82,14 +83,16 @@ def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
         assert once.steps > 50
 
 
-def _without(name: str, clause: str, instead: str) -> AbstractContextManager[Any]:
-    statement = getattr(sqlite_tasks, name)
+def _without(
+    name: str, clause: str, instead: str, module: ModuleType = sqlite_tasks
+) -> AbstractContextManager[Any]:
+    statement = getattr(module, name)
     assert clause in statement
-    return mock.patch.object(sqlite_tasks, name, statement.replace(clause, instead))
+    return mock.patch.object(module, name, statement.replace(clause, instead))
 
 
 def _dropped_requests() -> AbstractContextManager[Any]:
-    return _without("_REQUEST", " + 1 WHERE", " WHERE")
+    return _without("_REQUEST", " + 1 WHERE", " WHERE", sql_tasks)
 
 
 def _skipped_token_check() -> AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from callboard import _lifecycle
-from callboard._store import groups, nodes, sqlite, sqlite_tasks
+from callboard._store import groups, nodes, sql_tasks, sqlite, sqlite_tasks
 from callboard._store.nodes import SqlNodes
 from callboard._store.policy import TaskPolicy
 from callboard._store.session import SqliteSession
@@ -94,7 +94,7 @@ pytestmark = pytest.mark.campaign
 FAULTS = [
     Fault(
         "requests are dropped",
-        reworded(sqlite_tasks, "_REQUEST", " + 1 WHERE", " WHERE"),
+        reworded(sql_tasks, "_REQUEST", " + 1 WHERE", " WHERE"),
         "a_live_identity_merges_and_keeps_its_row",
     ),
     Fault(
@@ -189,7 +189,7 @@ FAULTS = [
     ),
     Fault(
         "every long wait is taken for a backoff",
-        reworded(sqlite_tasks, "_SHORTEN_BACKOFF", "last_error IS NOT NULL AND ", ""),
+        reworded(sql_tasks, "_SHORTEN_BACKOFF", "last_error IS NOT NULL AND ", ""),
         "only_backoffs_beyond_their_cap_are_shortened",
     ),
     Fault(

@@ -14,6 +14,7 @@ from loguru import logger
 
 from callboard import _lifecycle
 from callboard._store.interface import Row, Session
+from callboard._store.sql_tasks import SqlTasks
 from callboard._task import Enqueued, EnqueueStatus, FinishedTask, NewTask, Task, TaskState
 
 _NEW = ", ".join(NewTask._fields)
@@ -44,28 +45,12 @@ _KNOWN = "SELECT identity FROM callboard_task WHERE identity = ANY(?::bytea[])"
 _FORGET = "DELETE FROM callboard_inbox WHERE id = ANY(?::bigint[])"
 
 
-class Inbox:
+class Inbox(SqlTasks):
     """The part of the task table that takes what is not yet known to be committed, and merges it."""
-
-    @abstractmethod
-    def insert(self, session: Session, new: NewTask) -> int | None:
-        """Write a row and return its id; `None`, and nothing written, when its identity is live."""
 
     @abstractmethod
     def insert_many(self, session: Session, new: Sequence[NewTask]) -> dict[bytes, int]:
         """Write rows whose identities are not live; return the ids of those that were."""
-
-    @abstractmethod
-    def request(self, session: Session, task_id: int) -> None:
-        """Count one more request of a live row."""
-
-    @abstractmethod
-    def bury(self, session: Session, burials: Sequence[tuple[int, _lifecycle.Bury]], now_ns: int) -> None:
-        """Move rows to the dead-task table, each with its reason."""
-
-    @abstractmethod
-    def pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
-        """Lower a live row's deadline, or what it is to be after its run; `False` if there is none."""
 
     def accept(
         self, session: Session, new: Sequence[NewTask], recurring: Collection[str], died: list[FinishedTask]

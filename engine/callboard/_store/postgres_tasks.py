@@ -11,22 +11,19 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from callboard import _lifecycle
 from callboard._store.interface import Session
-from callboard._store.policy import Orphan, TaskPolicy
+from callboard._store.policy import Orphan
 from callboard._store.postgres_inbox import Inbox
+from callboard._store.sql_tasks import ALONE, DUE, NEXT, TASK
 from callboard._store.task_table import Held
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task
 
-_TASK = ", ".join(Task._fields)
-_NEXT = "({name} & 4611686018427387903) + 1"  # as on SQLite: a number written by hand must not overflow
-_NEXT_TOKEN = _NEXT.format(name="token")
+_NEXT_TOKEN = NEXT.format(name="token")
 _CLAIMED = ", ".join(
     {"state": "'running'", "token": _NEXT_TOKEN, "owner": "?1::bigint"}.get(name, name) for name in Task._fields
 )
 _NEW = ", ".join(NewTask._fields)
 _DEAD_COLUMNS = [name for name in DeadTask._fields if name not in ("id", "task_id", "reason", "died_at_ns")]
 _IN_IDS = "id = ANY(?::bigint[])"
-_DUE = "state = 'pending' AND parked = 0 AND alone = 0"
-_ALONE = "state = 'pending' AND alone = 1"
 
 _TYPES = {
     "kind": "text",
@@ -49,9 +46,7 @@ _INSERT = (
     f"INSERT INTO callboard_task ({_NEW}) VALUES ({', '.join('?' * len(NewTask._fields))})"
     " ON CONFLICT (identity) DO NOTHING RETURNING id"
 )
-_BY_ID = f"SELECT {_TASK} FROM callboard_task WHERE id = ?"
-_BY_IDENTITY = f"SELECT {_TASK} FROM callboard_task WHERE identity = ? FOR UPDATE"
-_REQUEST = f"UPDATE callboard_task SET requests = {_NEXT.format(name='requests')} WHERE id = ?"
+_BY_IDENTITY = f"SELECT {TASK} FROM callboard_task WHERE identity = ? FOR UPDATE"
 _PULL_IN = (
     "UPDATE callboard_task SET next_attempt_at_ns ="
     " CASE state WHEN 'running' THEN next_attempt_at_ns ELSE least(next_attempt_at_ns, ?1::bigint) END,"
@@ -59,14 +54,6 @@ _PULL_IN = (
     " WHERE identity = ?2"
 )
 
-# Skips from kind to kind along the index, so it costs one seek for each kind that has pending rows.
-_HEADS = (
-    f"WITH RECURSIVE head(kind) AS (SELECT min(kind) FROM callboard_task WHERE {_DUE} UNION ALL"
-    f" SELECT (SELECT min(kind) FROM callboard_task WHERE {_DUE} AND kind > head.kind) FROM head"
-    " WHERE head.kind IS NOT NULL)"
-    f" SELECT kind, (SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {_DUE} AND kind = head.kind)"
-    " FROM head WHERE kind IS NOT NULL"
-)
 # The look at others' running rows is only good under the group's lock, and in a statement that begins after it.
 # With LIMIT, because the planner would make a join of it: if no rows ran when the table was analyzed, that reads
 # all running rows for each due one (0.05 of the drain rate beside a million sleeping rows).
@@ -78,7 +65,7 @@ _GROUPED = " AND group_id IS NOT NULL"
 _DUE_CANDIDATES = (
     "SELECT id, group_id FROM unnest(?2::text[]) AS wanted(kind) CROSS JOIN LATERAL"
     " (SELECT id, group_id, next_attempt_at_ns FROM callboard_task"
-    f" WHERE {_DUE} AND callboard_task.kind = wanted.kind AND next_attempt_at_ns <= ?3 AND {_NOT_ELSEWHERE}"
+    f" WHERE {DUE} AND callboard_task.kind = wanted.kind AND next_attempt_at_ns <= ?3 AND {_NOT_ELSEWHERE}"
     "{grouped} ORDER BY next_attempt_at_ns, id LIMIT ?4) AS first ORDER BY next_attempt_at_ns, id LIMIT ?4"
 )
 _LOCK_GROUPS = (
@@ -98,14 +85,14 @@ _PARKED_CANDIDATES = (
     " ORDER BY next_attempt_at_ns, id LIMIT ?"
 )
 _ALONE_HEAD = (
-    f"SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {_ALONE} AND kind = ANY(?2::text[])"
+    f"SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {ALONE} AND kind = ANY(?2::text[])"
     f" AND {_NOT_ELSEWHERE}"
 )
 _ALONE_CANDIDATES = (
-    f"SELECT id, group_id FROM callboard_task WHERE {_ALONE} AND next_attempt_at_ns <= ?2"
+    f"SELECT id, group_id FROM callboard_task WHERE {ALONE} AND next_attempt_at_ns <= ?2"
     f" AND kind = ANY(?3::text[]) AND {_NOT_ELSEWHERE} ORDER BY next_attempt_at_ns, id LIMIT 1"
 )
-_STRAYS = f"{_ALONE} AND kind <> ALL(?::text[])"
+_STRAYS = f"{ALONE} AND kind <> ALL(?::text[])"
 _STRAY_HEAD = f"SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {_STRAYS}"
 _STRAYS_DUE = (
     f"SELECT kind, id FROM callboard_task WHERE {_STRAYS} AND next_attempt_at_ns <= ?"
@@ -118,13 +105,9 @@ _START = (
 _PARK = f"UPDATE callboard_task SET parked = 1 WHERE {_IN_IDS}"
 _PARK_MORE = (
     "UPDATE callboard_task SET parked = 1 WHERE id IN (SELECT id FROM callboard_task WHERE id IN (SELECT id FROM"
-    f" (SELECT id, group_id FROM callboard_task WHERE {_DUE} AND kind = ? AND next_attempt_at_ns <= ?"
+    f" (SELECT id, group_id FROM callboard_task WHERE {DUE} AND kind = ? AND next_attempt_at_ns <= ?"
     " ORDER BY next_attempt_at_ns, id LIMIT ?) AS first WHERE group_id = ANY(?::bytea[]))"
-    f" AND {_DUE} FOR UPDATE SKIP LOCKED)"
-)
-_RESOLVE = (
-    "UPDATE callboard_task SET group_id = ?, max_attempts = ?, expires_at_ns = ?, initial_backoff_ns = ?,"
-    " backoff_factor = ?, max_backoff_ns = ? WHERE id = ?"
+    f" AND {DUE} FOR UPDATE SKIP LOCKED)"
 )
 _RUNNING = f"SELECT id, token, requests, cancelled FROM callboard_task WHERE {_IN_IDS} AND state = 'running'"
 _LOCK = f"SELECT id FROM callboard_task WHERE {_IN_IDS} ORDER BY id FOR UPDATE"
@@ -137,7 +120,7 @@ _OF_NOBODY = (
     "FROM callboard_task WHERE state = 'running'"
     " AND (owner IS NULL OR NOT EXISTS (SELECT 1 FROM callboard_node WHERE callboard_node.id = owner))"
 )
-_ORPHANS = f"SELECT owner, alone, crashes, cancelled, {_TASK} {_OF_NOBODY} FOR UPDATE SKIP LOCKED"
+_ORPHANS = f"SELECT owner, alone, crashes, cancelled, {TASK} {_OF_NOBODY} FOR UPDATE SKIP LOCKED"
 _HAS_ORPHANS = f"SELECT EXISTS (SELECT 1 {_OF_NOBODY})"
 _SPARED = 2
 """Added to `alone`: the engine was stopped while the task ran on."""
@@ -182,7 +165,7 @@ _HAND_BACK = (
 _UNPARK = "UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND group_id = ANY(?::bytea[])"
 _SET_ASIDE = (
     "UPDATE callboard_task SET state = 'deferred', next_attempt_at_ns = ? WHERE id IN ("
-    f"SELECT id FROM callboard_task WHERE {_DUE} AND kind = ?"
+    f"SELECT id FROM callboard_task WHERE {DUE} AND kind = ?"
     " AND next_attempt_at_ns <= ? AND expires_at_ns > ? AND length(data) > 0"
     " AND (max_attempts IS NULL OR attempts < max_attempts)"
     " ORDER BY next_attempt_at_ns, id LIMIT ? FOR UPDATE SKIP LOCKED) RETURNING id"
@@ -200,34 +183,20 @@ _TAKE_UP = (
     " WHERE id IN (SELECT id FROM callboard_task WHERE state = 'deferred' AND kind = ANY(?2::text[])"
     " AND (next_attempt_at_ns <= ?1 OR id <> ALL(?3::bigint[])) LIMIT ?4 FOR UPDATE SKIP LOCKED)"
 )
-_DEFERRED_HEADS = _HEADS.replace(_DUE, "state = 'deferred'")
-_DEFERRED_EXPIRY = "SELECT min(expires_at_ns) FROM callboard_task WHERE state = 'deferred'"
 _DEFERRED_EXPIRED = (
-    f"SELECT {_TASK} FROM callboard_task WHERE state = 'deferred' AND expires_at_ns <= ? LIMIT ?"
+    f"SELECT {TASK} FROM callboard_task WHERE state = 'deferred' AND expires_at_ns <= ? LIMIT ?"
     " FOR UPDATE SKIP LOCKED"
-)
-_SHORTEN_BACKOFF = (
-    "UPDATE callboard_task SET next_attempt_at_ns = ?1 + coalesce(max_backoff_ns, ?2), last_attempted_at_ns = ?1"
-    " WHERE last_error IS NOT NULL AND last_attempted_at_ns > ?1 AND state = 'pending'"
-    " AND next_attempt_at_ns > ?1 + coalesce(max_backoff_ns, ?2)"
-)
-_SHORTEN_AFTER_CRASH = (
-    "UPDATE callboard_task SET next_attempt_at_ns = ?1 + coalesce(max_backoff_ns, ?2), last_attempted_at_ns = ?1"
-    f" WHERE {_ALONE} AND crashes > 0 AND last_attempted_at_ns > ?1"
-    " AND next_attempt_at_ns > ?1 + coalesce(max_backoff_ns, ?2)"
 )
 _KEEP_DUE = (
     "UPDATE callboard_task SET next_attempt_at_ns = next_attempt_at_ns - ?2 WHERE state IN ('pending', 'running')"
     " AND next_attempt_at_ns > ?1 AND next_attempt_at_ns <= ?1 + ?2"
 )
-_DEAD_BY_ID = f"SELECT {', '.join(DeadTask._fields)} FROM callboard_dead_task WHERE id = ?"
 # What the triggers do on inserts, for the changes of a row that may be another node's business at once.
 _TELL = (
     "SELECT pg_notify(left('callboard.' || nspname, 63), relname)"
     " FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
     " WHERE pg_class.oid = 'callboard_task'::regclass"
 )
-_FORGET_DEAD = "DELETE FROM callboard_dead_task WHERE id = ?"
 _PRUNE_DEAD = (
     "DELETE FROM callboard_dead_task WHERE id IN"
     " (SELECT id FROM callboard_dead_task WHERE died_at_ns < ? ORDER BY died_at_ns LIMIT ? FOR UPDATE SKIP LOCKED)"
@@ -243,7 +212,7 @@ def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
 
 
-class PostgresTasks(Inbox, TaskPolicy):
+class PostgresTasks(Inbox):
     """The steps of tasks' lives on PostgreSQL."""
 
     def __init__(self, look_soon: Callable[[], None]) -> None:
@@ -258,10 +227,6 @@ class PostgresTasks(Inbox, TaskPolicy):
     def by_identity(self, session: Session, identity: bytes) -> Task | None:
         """Lock the live row that was in the way of `insert`, and return it; `None` when it has ended since."""
         return next((Task._make(row) for row in session.rows(_BY_IDENTITY, (identity,))), None)
-
-    def request(self, session: Session, task_id: int) -> None:
-        """Count one more request of a live row."""
-        session.run(_REQUEST, (task_id,))
 
     def insert_many(self, session: Session, new: Sequence[NewTask]) -> dict[bytes, int]:
         """Write rows whose identities are not live; return the ids of those that were."""
@@ -294,14 +259,6 @@ class PostgresTasks(Inbox, TaskPolicy):
             session.rows(_TELL)
         return found
 
-    def by_id(self, session: Session, task_id: int) -> Task | None:
-        """Return a live row."""
-        return next((Task._make(row) for row in session.rows(_BY_ID, (task_id,))), None)
-
-    def heads(self, session: Session) -> dict[str, int]:
-        """Return the earliest deadline of each kind that has pending rows, known or not."""
-        return dict(session.rows(_HEADS))
-
     def due(
         self, session: Session, kinds: Sequence[str], node_id: int, now_ns: int, limit: int, *, grouped_only: bool
     ) -> list[Task]:
@@ -310,7 +267,7 @@ class PostgresTasks(Inbox, TaskPolicy):
         found = session.rows(sql, (node_id, list(kinds), now_ns, limit))
         if not found:  # in spite of the heads: another node is at work in their groups
             self._look_soon()
-        return self._take(session, found, _DUE, node_id, now_ns)
+        return self._take(session, found, DUE, node_id, now_ns)
 
     def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
         """Return the earliest rows that were parked behind their group's, as `start` will leave them."""
@@ -352,21 +309,6 @@ class PostgresTasks(Inbox, TaskPolicy):
     ) -> None:
         """Park the rows of these groups that are among the first `limit` due ones of a kind."""
         session.run(_PARK_MORE, (kind, now_ns, limit, list(group_ids)))
-
-    def resolve(self, session: Session, task: Task) -> None:
-        """Write the group and policy that the claiming node's kind gave to a row without them."""
-        session.run(
-            _RESOLVE,
-            (
-                task.group_id,
-                task.max_attempts,
-                task.expires_at_ns,
-                task.initial_backoff_ns,
-                task.backoff_factor,
-                task.max_backoff_ns,
-                task.id,
-            ),
-        )
 
     def still_running(self, session: Session, ids: Sequence[int]) -> dict[int, Held]:
         """Return the state of those rows that are still there and running."""
@@ -441,7 +383,7 @@ class PostgresTasks(Inbox, TaskPolicy):
     def alone_due(self, session: Session, kinds: Iterable[str], node_id: int, now_ns: int) -> list[Task]:
         """Return the first due row that must run alone, as `start` will leave it."""
         found = session.rows(_ALONE_CANDIDATES, (node_id, now_ns, list(kinds)))
-        return self._take(session, found, _ALONE, node_id, now_ns)
+        return self._take(session, found, ALONE, node_id, now_ns)
 
     def stray_head_ns(self, session: Session, kinds: Iterable[str]) -> int | None:
         """Return when the first row is due that must run alone and is of none of `kinds`."""
@@ -481,35 +423,13 @@ class PostgresTasks(Inbox, TaskPolicy):
         """Make deferred rows of kinds that run here pending (rule 17), at most `limit`; return how many."""
         return session.run(_TAKE_UP, (now_ns, list(kinds), list(except_ids), limit))
 
-    def deferred_heads(self, session: Session) -> dict[str, int]:
-        """Return the earliest deadline of each kind that has deferred rows."""
-        return dict(session.rows(_DEFERRED_HEADS))
-
-    def deferred_expiry_ns(self, session: Session) -> int | None:
-        """Return when the first deferred row expires."""
-        expiry: int | None = session.rows(_DEFERRED_EXPIRY)[0][0]
-        return expiry
-
     def deferred_expired(self, session: Session, now_ns: int, limit: int) -> list[Task]:
         """Return deferred rows whose time is up."""
         return [Task._make(row) for row in session.rows(_DEFERRED_EXPIRED, (now_ns, limit))]
 
-    def shorten_backoff(self, session: Session, now_ns: int, cap_ns: int) -> int:
-        """Bring back rows whose backoff a clock that jumped back left further away than its cap (rule 8)."""
-        failed = session.run(_SHORTEN_BACKOFF, (now_ns, cap_ns))
-        return failed + session.run(_SHORTEN_AFTER_CRASH, (now_ns, cap_ns))
-
     def keep_due(self, session: Session, now_ns: int, set_back_ns: int) -> int:
         """Have rows still due that were before the clock was set back by `set_back_ns`; return how many."""
         return session.run(_KEEP_DUE, (now_ns, set_back_ns))
-
-    def dead_by_id(self, session: Session, dead_id: int) -> DeadTask | None:
-        """Return a dead row."""
-        return next((DeadTask._make(row) for row in session.rows(_DEAD_BY_ID, (dead_id,))), None)
-
-    def forget_dead(self, session: Session, dead_id: int) -> None:
-        """Delete a dead row."""
-        session.run(_FORGET_DEAD, (dead_id,))
 
     def prune_dead(self, session: Session, before_ns: int, limit: int) -> int:
         """Delete dead rows that died before `before_ns`, at most `limit`; return how many."""

@@ -13,14 +13,12 @@ from operator import attrgetter
 
 from callboard import _lifecycle
 from callboard._store.interface import Session
-from callboard._store.policy import Orphan, TaskPolicy
+from callboard._store.policy import Orphan
+from callboard._store.sql_tasks import ALONE, DUE, NEXT, TASK, SqlTasks
 from callboard._store.task_table import Held
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task
 
-_TASK = ", ".join(Task._fields)
-# A row written by hand may have any number, and one that overflows would stop each pass that counts it up.
-_NEXT = "({name} & 4611686018427387903) + 1"
-_NEXT_TOKEN = _NEXT.format(name="token")
+_NEXT_TOKEN = NEXT.format(name="token")
 # A row as it is once claimed, so that nobody has to copy it for the columns that the claim changes.
 _CLAIMED = ", ".join(
     {"state": "'running'", "token": _NEXT_TOKEN, "owner": "?"}.get(name, name) for name in Task._fields
@@ -29,8 +27,6 @@ _NEW = ", ".join(NewTask._fields)
 _DEAD_COLUMNS = [name for name in DeadTask._fields if name not in ("id", "task_id", "reason", "died_at_ns")]
 _DEAD = ", ".join(_DEAD_COLUMNS)
 _IN_IDS = "id IN (SELECT value FROM json_each(?))"
-_DUE = "state = 'pending' AND parked = 0 AND alone = 0"
-_ALONE = "state = 'pending' AND alone = 1"
 
 DORMANT_NS = 60 * 10**9
 """A row that is further from due than this when it is written goes into the index of dormant identities."""
@@ -47,9 +43,7 @@ _INSERT_IF_NEW = (
     f"INSERT INTO callboard_task ({_NEW}, dormant) SELECT {_MARKS}, ? WHERE NOT EXISTS"
     f" ({_WITH_IDENTITY.format(columns='1', test='= ?')}) RETURNING id"
 )
-_BY_ID = f"SELECT {_TASK} FROM callboard_task WHERE id = ?"
-_BY_IDENTITY = _WITH_IDENTITY.format(columns=_TASK, test="= ?1")
-_REQUEST = f"UPDATE callboard_task SET requests = {_NEXT.format(name='requests')} WHERE id = ?"
+_BY_IDENTITY = _WITH_IDENTITY.format(columns=TASK, test="= ?1")
 _PULL_IN = (
     "UPDATE callboard_task SET"
     " next_attempt_at_ns = CASE state WHEN 'running' THEN next_attempt_at_ns ELSE min(next_attempt_at_ns, ?1) END,"
@@ -57,14 +51,6 @@ _PULL_IN = (
     f" WHERE id IN ({_WITH_IDENTITY.format(columns='id', test='= ?2')})"
 )
 
-# Skips from kind to kind along the index, so it costs one seek for each kind that has pending rows.
-_HEADS = (
-    f"WITH RECURSIVE head(kind) AS (SELECT min(kind) FROM callboard_task WHERE {_DUE} UNION ALL"
-    f" SELECT (SELECT min(kind) FROM callboard_task WHERE {_DUE} AND kind > head.kind) FROM head"
-    " WHERE head.kind IS NOT NULL)"
-    f" SELECT kind, (SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {_DUE} AND kind = head.kind)"
-    " FROM head WHERE kind IS NOT NULL"
-)
 # A group belongs to the node that has rows of it running, so no lease of groups has to be written or given back.
 # Twice, because an index finds what is smaller and what is larger; for what is different it must be read.
 _RUN_BY = (
@@ -75,7 +61,7 @@ _NOT_ELSEWHERE = f"NOT {_RUN_BY.format(test='<')} AND NOT {_RUN_BY.format(test='
 # One arm for each kind: SQLite merges them in the index's order and stops at the limit.
 _DUE_ARM = (
     f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_due"
-    f" WHERE {_DUE} AND kind = ? AND next_attempt_at_ns <= ? AND {_NOT_ELSEWHERE}"
+    f" WHERE {DUE} AND kind = ? AND next_attempt_at_ns <= ? AND {_NOT_ELSEWHERE}"
 )
 _MOST_ARMS = 500  # of one statement, by SQLite's default
 _PARKED = (
@@ -84,15 +70,15 @@ _PARKED = (
     " ORDER BY next_attempt_at_ns LIMIT ?"
 )
 _ALONE_HEAD = (
-    f"SELECT min(next_attempt_at_ns) FROM callboard_task INDEXED BY callboard_task_alone WHERE {_ALONE}"
+    f"SELECT min(next_attempt_at_ns) FROM callboard_task INDEXED BY callboard_task_alone WHERE {ALONE}"
     f" AND kind IN (SELECT value FROM json_each(?)) AND {_NOT_ELSEWHERE}"
 )
 _ALONE_DUE = (
-    f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_alone WHERE {_ALONE}"
+    f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_alone WHERE {ALONE}"
     f" AND next_attempt_at_ns <= ? AND kind IN (SELECT value FROM json_each(?)) AND {_NOT_ELSEWHERE}"
     " ORDER BY next_attempt_at_ns LIMIT 1"
 )
-_STRAYS = f"{_ALONE} AND kind NOT IN (SELECT value FROM json_each(?))"
+_STRAYS = f"{ALONE} AND kind NOT IN (SELECT value FROM json_each(?))"
 _STRAY_HEAD = f"SELECT min(next_attempt_at_ns) FROM callboard_task INDEXED BY callboard_task_alone WHERE {_STRAYS}"
 _STRAYS_DUE = (
     f"SELECT kind, id FROM callboard_task INDEXED BY callboard_task_alone WHERE {_STRAYS}"
@@ -106,12 +92,8 @@ _PARK = f"UPDATE callboard_task SET parked = 1 WHERE {_IN_IDS}"
 # The limit is on the rows that are read, so that it does not search a million others for one group's.
 _PARK_MORE = (
     "UPDATE callboard_task SET parked = 1 WHERE id IN (SELECT id FROM (SELECT id, group_id FROM callboard_task"
-    f" INDEXED BY callboard_task_due WHERE {_DUE} AND kind = ? AND next_attempt_at_ns <= ?"
+    f" INDEXED BY callboard_task_due WHERE {DUE} AND kind = ? AND next_attempt_at_ns <= ?"
     " ORDER BY next_attempt_at_ns LIMIT ?) WHERE hex(group_id) IN (SELECT value FROM json_each(?)))"
-)
-_RESOLVE = (
-    "UPDATE callboard_task SET group_id = ?, max_attempts = ?, expires_at_ns = ?, initial_backoff_ns = ?,"
-    " backoff_factor = ?, max_backoff_ns = ? WHERE id = ?"
 )
 _RUNNING = f"SELECT id, token, requests, cancelled FROM callboard_task WHERE {_IN_IDS} AND state = 'running'"
 # One more, and not `_NEXT_TOKEN`, which may wrap: by that its run knows the row that it has to bury.
@@ -120,7 +102,7 @@ _CANCEL = (
     " WHERE id = ? AND cancelled = 0"
 )
 _ORPHANS = (
-    f"SELECT owner, alone, crashes, cancelled, {_TASK} FROM callboard_task INDEXED BY callboard_task_running"
+    f"SELECT owner, alone, crashes, cancelled, {TASK} FROM callboard_task INDEXED BY callboard_task_running"
     " WHERE state = 'running' AND (owner IS NULL OR owner NOT IN (SELECT id FROM callboard_node))"
 )
 _SPARED = 2
@@ -161,7 +143,7 @@ _HAND_BACK = (
 _UNPARK = "UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND group_id = ?"
 _SET_ASIDE = (
     "UPDATE callboard_task SET state = 'deferred', dormant = 1, next_attempt_at_ns = ? WHERE id IN ("
-    f"SELECT id FROM callboard_task INDEXED BY callboard_task_due WHERE {_DUE} AND kind = ?"
+    f"SELECT id FROM callboard_task INDEXED BY callboard_task_due WHERE {DUE} AND kind = ?"
     " AND next_attempt_at_ns <= ? AND expires_at_ns > ? AND length(data) > 0"
     " AND (max_attempts IS NULL OR attempts < max_attempts) LIMIT ?) RETURNING id"
 )
@@ -178,20 +160,7 @@ _TAKE_UP = (
     " AND kind IN (SELECT value FROM json_each(?2))"
     " AND (next_attempt_at_ns <= ?1 OR id NOT IN (SELECT value FROM json_each(?3))) LIMIT ?4)"
 )
-_DEFERRED_HEADS = _HEADS.replace(_DUE, "state = 'deferred'")
-_DEFERRED_EXPIRY = "SELECT min(expires_at_ns) FROM callboard_task WHERE state = 'deferred'"
-_DEFERRED_EXPIRED = f"SELECT {_TASK} FROM callboard_task WHERE state = 'deferred' AND expires_at_ns <= ? LIMIT ?"
-_SHORTEN_BACKOFF = (
-    "UPDATE callboard_task SET next_attempt_at_ns = ?1 + coalesce(max_backoff_ns, ?2), last_attempted_at_ns = ?1"
-    " WHERE last_error IS NOT NULL AND last_attempted_at_ns > ?1 AND state = 'pending'"
-    " AND next_attempt_at_ns > ?1 + coalesce(max_backoff_ns, ?2)"
-)
-_SHORTEN_AFTER_CRASH = (
-    "UPDATE callboard_task INDEXED BY callboard_task_alone"
-    " SET next_attempt_at_ns = ?1 + coalesce(max_backoff_ns, ?2), last_attempted_at_ns = ?1"
-    f" WHERE {_ALONE} AND crashes > 0 AND last_attempted_at_ns > ?1"
-    " AND next_attempt_at_ns > ?1 + coalesce(max_backoff_ns, ?2)"
-)
+_DEFERRED_EXPIRED = f"SELECT {TASK} FROM callboard_task WHERE state = 'deferred' AND expires_at_ns <= ? LIMIT ?"
 # Each arm has an index, so that a table of sleeping rows is not read for it.
 _KEEP_DUE = (
     "UPDATE callboard_task SET next_attempt_at_ns = next_attempt_at_ns - ?2 WHERE id IN ("
@@ -199,16 +168,14 @@ _KEEP_DUE = (
         f"SELECT id FROM callboard_task INDEXED BY callboard_task_{index} WHERE {condition}"
         " AND next_attempt_at_ns > ?1 AND next_attempt_at_ns <= ?1 + ?2"
         for index, condition in (
-            ("due", _DUE),
-            ("alone", _ALONE),
+            ("due", DUE),
+            ("alone", ALONE),
             ("parked", "parked = 1"),
             ("running", "state = 'running'"),
         )
     )
     + ")"
 )
-_DEAD_BY_ID = f"SELECT {', '.join(DeadTask._fields)} FROM callboard_dead_task WHERE id = ?"
-_FORGET_DEAD = "DELETE FROM callboard_dead_task WHERE id = ?"
 _PRUNE_DEAD = (
     "DELETE FROM callboard_dead_task WHERE id IN"
     " (SELECT id FROM callboard_dead_task WHERE died_at_ns < ? ORDER BY died_at_ns LIMIT ?)"
@@ -225,7 +192,7 @@ def _is_dormant(new: NewTask) -> bool:
     return new.next_attempt_at_ns - new.created_at_ns > DORMANT_NS
 
 
-class SqliteTasks(TaskPolicy):
+class SqliteTasks(SqlTasks):
     """The steps of tasks' lives on SQLite."""
 
     def insert(self, session: Session, new: NewTask) -> int | None:
@@ -236,10 +203,6 @@ class SqliteTasks(TaskPolicy):
     def by_identity(self, session: Session, identity: bytes) -> Task:
         """Return the live row that was in the way of `insert`."""
         return Task._make(session.rows(_BY_IDENTITY, (identity,))[0])
-
-    def request(self, session: Session, task_id: int) -> None:
-        """Count one more request of a live row."""
-        session.run(_REQUEST, (task_id,))
 
     def enqueue_many(
         self, session: Session, new: Sequence[NewTask], recurring: Collection[str], died: list[FinishedTask]
@@ -274,14 +237,6 @@ class SqliteTasks(TaskPolicy):
     def pull_in(self, session: Session, identity: bytes, not_later_than_ns: int) -> bool:
         """Lower a live row's deadline, or what it is to be after its run (rule 15); `False` if there is none."""
         return session.run(_PULL_IN, (not_later_than_ns, identity)) > 0
-
-    def by_id(self, session: Session, task_id: int) -> Task | None:
-        """Return a live row."""
-        return next((Task._make(row) for row in session.rows(_BY_ID, (task_id,))), None)
-
-    def heads(self, session: Session) -> dict[str, int]:
-        """Return the earliest deadline of each kind that has pending rows, known or not."""
-        return dict(session.rows(_HEADS))
 
     def due(
         self, session: Session, kinds: Sequence[str], node_id: int, now_ns: int, limit: int, *, grouped_only: bool
@@ -321,21 +276,6 @@ class SqliteTasks(TaskPolicy):
         """Park the rows of these groups that are among the first `limit` due ones of a kind."""
         names = json.dumps([group_id.hex().upper() for group_id in group_ids])
         session.run(_PARK_MORE, (kind, now_ns, limit, names))
-
-    def resolve(self, session: Session, task: Task) -> None:
-        """Write the group and policy that the claiming node's kind gave to a row without them."""
-        session.run(
-            _RESOLVE,
-            (
-                task.group_id,
-                task.max_attempts,
-                task.expires_at_ns,
-                task.initial_backoff_ns,
-                task.backoff_factor,
-                task.max_backoff_ns,
-                task.id,
-            ),
-        )
 
     def still_running(self, session: Session, ids: Sequence[int]) -> dict[int, Held]:
         """Return the state of those rows that are still there and running."""
@@ -438,35 +378,13 @@ class SqliteTasks(TaskPolicy):
         """Make deferred rows of kinds that run here pending (rule 17), at most `limit`; return how many."""
         return session.run(_TAKE_UP, (now_ns, json.dumps(list(kinds)), _ids(except_ids), limit))
 
-    def deferred_heads(self, session: Session) -> dict[str, int]:
-        """Return the earliest deadline of each kind that has deferred rows."""
-        return dict(session.rows(_DEFERRED_HEADS))
-
-    def deferred_expiry_ns(self, session: Session) -> int | None:
-        """Return when the first deferred row expires."""
-        expiry: int | None = session.rows(_DEFERRED_EXPIRY)[0][0]
-        return expiry
-
     def deferred_expired(self, session: Session, now_ns: int, limit: int) -> list[Task]:
         """Return deferred rows whose time is up."""
         return [Task._make(row) for row in session.rows(_DEFERRED_EXPIRED, (now_ns, limit))]
 
-    def shorten_backoff(self, session: Session, now_ns: int, cap_ns: int) -> int:
-        """Bring back rows whose backoff a clock that jumped back left further away than its cap (rule 8)."""
-        failed = session.run(_SHORTEN_BACKOFF, (now_ns, cap_ns))
-        return failed + session.run(_SHORTEN_AFTER_CRASH, (now_ns, cap_ns))
-
     def keep_due(self, session: Session, now_ns: int, set_back_ns: int) -> int:
         """Have rows still due that were before the clock was set back by `set_back_ns`; return how many."""
         return session.run(_KEEP_DUE, (now_ns, set_back_ns))
-
-    def dead_by_id(self, session: Session, dead_id: int) -> DeadTask | None:
-        """Return a dead row."""
-        return next((DeadTask._make(row) for row in session.rows(_DEAD_BY_ID, (dead_id,))), None)
-
-    def forget_dead(self, session: Session, dead_id: int) -> None:
-        """Delete a dead row."""
-        session.run(_FORGET_DEAD, (dead_id,))
 
     def prune_dead(self, session: Session, before_ns: int, limit: int) -> int:
         """Delete dead rows that died before `before_ns`, at most `limit`; return how many."""
