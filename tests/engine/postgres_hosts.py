@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy
 import sqlalchemy.orm
 from tests.engine.acting import Plugin, Scripted, receipts
-from tests.postgres import psycopg
+from tests.postgres import psycopg, sql
 
 from callboard import Engine
 
@@ -22,13 +22,6 @@ LONG = "x" * 100
 """The text of a receipt that the database refuses."""
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
-
-
-def sql(url: str, statement: str, *params: Any) -> list[Any]:
-    """Run a statement on a connection of its own and commit it; return its rows."""
-    with psycopg.connect(url) as connection:
-        cursor = connection.execute(statement, params or None)
-        return list(cursor.fetchall()) if cursor.description else []
 
 
 class Host(ABC):

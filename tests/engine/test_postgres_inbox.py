@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.engine.acting import Blocking, Plugin, eventually, logged, receipt, receipts
-from tests.engine.postgres_hosts import EACH_LIBRARY, LEVELS, Host, PsycopgHost, sql
-from tests.postgres import postgres_url, psycopg
+from tests.engine.postgres_hosts import EACH_LIBRARY, LEVELS, Host, PsycopgHost
+from tests.postgres import postgres_url, psycopg, sql
 
 from callboard import Engine, EngineStateError, EnqueueStatus
 from callboard._actors import scheduler

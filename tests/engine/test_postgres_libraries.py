@@ -22,9 +22,8 @@ from tests.engine.postgres_hosts import (
     PsycopgHost,
     WatchedEngine,
     engine,
-    sql,
 )
-from tests.postgres import postgres_url, psycopg
+from tests.postgres import postgres_url, psycopg, sql
 
 from callboard import (
     ConfigurationError,
