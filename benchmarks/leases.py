@@ -18,7 +18,7 @@ from callboard.stores import Held
 _HELD = Held(mock.ANY, 1, 0)
 
 
-def _held(self: SqliteTasks, session: Any, ids: Sequence[int]) -> dict[int, Held]:
+def _held(self: SqliteTasks, session: Any, ids: Sequence[int], *, wait: bool) -> dict[int, Held]:
     """Answer without a look at the rows that every run still holds its own."""
     return dict.fromkeys(ids, _HELD)
 
@@ -39,7 +39,7 @@ def unleased() -> Iterator[None]:
     with ExitStack() as patched:
         for name, statement in statements.items():
             patched.enter_context(mock.patch.object(sqlite_tasks, name, statement))
-        patched.enter_context(mock.patch.object(SqliteTasks, "still_running", _held))
+        patched.enter_context(mock.patch.object(SqliteTasks, "hold", _held))
         patched.enter_context(mock.patch.object(Runner, "_refuse", _begin))
         yield
 

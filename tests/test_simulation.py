@@ -96,13 +96,13 @@ def _dropped_requests() -> AbstractContextManager[Any]:
 
 
 def _skipped_token_check() -> AbstractContextManager[Any]:
-    still_running = SqliteTasks.still_running
+    hold = SqliteTasks.hold
 
-    def unchecked(self: SqliteTasks, session: Session, ids: list[int]) -> dict[int, Held]:
-        held = still_running(self, session, ids)
-        return {task_id: row._replace(token=mock.ANY) for task_id, row in held.items()}
+    def unchecked(self: SqliteTasks, session: Session, ids: list[int], *, wait: bool) -> dict[int, Held | None]:
+        held = hold(self, session, ids, wait=wait)
+        return {task_id: row and row._replace(token=mock.ANY) for task_id, row in held.items()}
 
-    return mock.patch.object(SqliteTasks, "still_running", unchecked)
+    return mock.patch.object(SqliteTasks, "hold", unchecked)
 
 
 def _wake_inside_the_transaction() -> AbstractContextManager[Any]:

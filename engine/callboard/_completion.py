@@ -94,8 +94,7 @@ def complete(core: Core, run: Run, outcome: Outcome) -> Iterator[Transaction]:
     task = run.task
     loop_ran = _watch_loop()
     with core.transaction() as tx:
-        store.tasks.lock(tx.session, [task.id], wait=True)
-        held = store.tasks.still_running(tx.session, [task.id]).get(task.id)
+        held = store.tasks.hold(tx.session, [task.id], wait=True).get(task.id)
         if held is None or held.token != task.token:
             run.cancelled = True
             raise StaleRunError(f"task {task.id} is no longer this run's; nothing of it is committed")

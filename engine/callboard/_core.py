@@ -18,7 +18,7 @@ from callboard._kinds import KindRegistry
 from callboard._plugins import PluginHost
 from callboard._run import Run
 from callboard._store.interface import Session, Store
-from callboard._task import FinishedTask, NewTask
+from callboard._task import Enqueued, EnqueueStatus, FinishedTask, NewTask
 from callboard._transaction import Transaction
 from callboard.errors import EngineStateError, ServiceMissingError
 
@@ -125,6 +125,19 @@ class Core:
 
     def _looked(self) -> bool:
         return self.clock.monotonic_ns() - self._prepared_ns < _LOOK_NS
+
+    def enqueue(self, message: Message, connection: Any, **options: Any) -> Enqueued:
+        """Write a task in the transaction that is open on this thread or `connection`, or else at once."""
+        self.ready(connects=connection is None)
+        _completion.check_thread()
+        new = self.composer.compose(message, **options)
+        if connection is None and not self.store.in_transaction():
+            task_id = self.store.insert_now(new)
+            if task_id is not None:
+                self.engine.wake()
+                return Enqueued(task_id, EnqueueStatus.INSERTED)
+        with self.transaction(connection, brief=True) as tx:
+            return tx.write(new)
 
     @contextmanager
     def transaction(self, connection: Any = None, *, brief: bool = False) -> Iterator[Transaction]:

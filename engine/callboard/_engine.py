@@ -324,16 +324,16 @@ class Engine:
             StoreError: the database refused; nothing was written.
             EngineStateError: the engine has been stopped.
         """
-        with self._core.transaction(connection, brief=True) as tx:
-            return tx.enqueue(
-                message,
-                not_before=not_before,
-                expires_after=expires_after,
-                key=key,
-                group_id=group_id,
-                origin=origin,
-                allow_unknown=allow_unknown,
-            )
+        return self._core.enqueue(
+            message,
+            connection,
+            not_before=not_before,
+            expires_after=expires_after,
+            key=key,
+            group_id=group_id,
+            origin=origin,
+            allow_unknown=allow_unknown,
+        )
 
     def enqueue_many(
         self,
@@ -471,7 +471,7 @@ class Engine:
             Whether there was such a task.
         """
         with self._core.transaction() as tx:
-            self._core.store.tasks.lock(tx.session, [task_id], wait=True)
+            self._core.store.tasks.hold(tx.session, [task_id], wait=True)
             task = self._core.store.tasks.by_id(tx.session, task_id)
             if task is None:
                 return False

@@ -10,7 +10,7 @@ from callboard._group_state import GroupState, PendingRemove
 from callboard._lifecycle import Bury, Finish, Keep, Transition
 from callboard._store.interface import AwaitedConnections, GroupTable, NodeRow, NodeTable, Row, Session, Store
 from callboard._store.policy import Orphan, TaskPolicy
-from callboard._store.task_table import Held, TaskTable
+from callboard._store.task_table import Heads, Held, TaskTable
 from callboard._task import (
     DeadReason,
     DeadTask,
@@ -33,6 +33,7 @@ __all__ = [
     "FinishedTask",
     "GroupState",
     "GroupTable",
+    "Heads",
     "Held",
     "Keep",
     "NewTask",

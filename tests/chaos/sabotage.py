@@ -47,11 +47,11 @@ def _commit_effects_beside(url: str) -> None:
 def _believe_every_token(url: str) -> None:
     store: Any = open_store(url, "NORMAL")
     table = type(store.tasks)
-    still_running = table.still_running
+    hold = table.hold
 
-    def believing(tasks: Any, session: Session, ids: Sequence[int]) -> dict[int, Held]:
-        held = dict.fromkeys(ids, Held(mock.ANY, 1, 0))
-        real = still_running(tasks, session, ids)
-        return held | {task_id: row._replace(token=mock.ANY) for task_id, row in real.items()}
+    def believing(tasks: Any, session: Session, ids: Sequence[int], *, wait: bool) -> dict[int, Held | None]:
+        held: dict[int, Held | None] = dict.fromkeys(ids, Held(mock.ANY, 1, 0))
+        real = hold(tasks, session, ids, wait=wait)
+        return held | {task_id: row and row._replace(token=mock.ANY) for task_id, row in real.items()}
 
-    table.still_running = believing
+    table.hold = believing

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from callboard._actors.claiming import BATCH, SET_ASIDE_BATCH, SET_ASIDE_NS, Memory
-from callboard._clock import NEVER_NS
 from callboard._lifecycle import Bury
 from callboard._task import DeadReason, FinishedTask
 
 if TYPE_CHECKING:
     from callboard._core import Core
     from callboard._store.interface import Session
-
-
-class Heads(NamedTuple):
-    """The earliest deadlines in the table.
-
-    Attributes:
-        pending: for each kind with pending rows, or with rows set aside here that are looked at again.
-        deferred: for each kind with deferred rows.
-        expiry_ns: when the first deferred row expires.
-        alone_ns: when the first row is due that must run alone.
-        stray_ns: when the first such row is due that this node cannot run.
-    """
-
-    pending: dict[str, int]
-    deferred: dict[str, int]
-    expiry_ns: int
-    alone_ns: int
-    stray_ns: int
+    from callboard._store.task_table import Heads
 
 
 class Deferral:
@@ -40,20 +22,6 @@ class Deferral:
         self._core = core
         self._memory = memory
         self.may_have_changed = True
-
-    def read(self, session: Session, node_id: int) -> Heads:
-        """Read the earliest deadlines of what `node_id` may claim."""
-        tasks = self._core.store.tasks
-        expiry_ns = tasks.deferred_expiry_ns(session)
-        alone_ns = tasks.alone_head_ns(session, self._core.registry.runnable, node_id)
-        stray_ns = tasks.stray_head_ns(session, self._core.registry.runnable)
-        return Heads(
-            tasks.heads(session),
-            tasks.deferred_heads(session),
-            NEVER_NS if expiry_ns is None else expiry_ns,
-            NEVER_NS if alone_ns is None else alone_ns,
-            NEVER_NS if stray_ns is None else stray_ns,
-        )
 
     def concerns(self, heads: Heads, now_ns: int) -> bool:
         """Return whether `tend` has something to do; deferred kinds are looked at anew when others wrote."""

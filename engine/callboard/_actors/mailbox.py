@@ -160,13 +160,12 @@ class SchedulerActor(PooledActor):
         others_wrote = watch.others_wrote()
         if others_wrote:
             self._scheduler.others_wrote()
-        if self._node.look(changed=others_wrote):
-            others_wrote = True
-        nothing_new = not others_wrote and not clock_was_set
-        if nothing_new and not self._scheduler.is_due() and not self._failures:
+        if others_wrote or clock_was_set or self._scheduler.is_due() or self._failures:
+            self._step()
+        else:
             self._set_alarm()  # which forgets the deadline that it rang for, and that may have been the rounds'
-            return
-        self._step()
+        if self._node.look(changed=others_wrote):  # last: a task that somebody enqueued need not wait for it
+            self._step()
 
     def _step(self) -> None:
         if self._alarm.time_s() < self._retry_at_s:

@@ -23,10 +23,12 @@ from callboard._actors.workload import Workload
 from callboard._clock import NEVER_NS
 from callboard._outcome import Failure
 from callboard._run import Run
+from callboard._store.task_table import Heads
 from callboard._task import FinishedTask
 
 if TYPE_CHECKING:
     from callboard._core import Core
+    from callboard._store.interface import Session
 
 
 _BETWEEN_SERVICES_NS = 60 * 10**9
@@ -96,11 +98,11 @@ class Scheduler:
         """
         now_ns = self._core.clock.now_ns()
         self._unsettled += self._outbox.take()
-        heads: dict[str, int] = {}
-        if self.stopping:
-            self.deadline_ns = NEVER_NS  # one that passes while handlers end would ring without a pause
-        else:
-            heads = self._read(now_ns)
+        self._has_more_accepted = False
+        heads = self._read()
+        due = self._due(heads, now_ns)
+        concerned = self._deferral.concerns(heads, now_ns)
+        is_stale = heads.accepted or concerned
         runs, self._unsettled = self._unsettled, []
         alone = self._workload.alone
         for run in runs:
@@ -108,19 +110,26 @@ class Scheduler:
         settlement = Settlement(self._core, runs)
         self._workload.shared = self._node.has_company()
         claim: Claim | None = None
-        idle_hands = self._alone_due or bool(self._workload.thirsty())
-        wants_claim = bool(heads) or (idle_hands and not self.stopping)
+        died: list[FinishedTask] = []
         try:
-            if runs or wants_claim:
+            if runs or is_stale or self._wants_claim(due):
                 store = self._core.store
+                # No outcome, no wait for the disk: what a power failure undoes of the rest is done again.
                 opened = store.transaction() if runs else store.claiming()
                 with self._node.renewing(opened, always=False) as session:
                     if runs:
                         settlement.write(session, now_ns)
-                    if wants_claim:
+                    if heads.accepted:
+                        heads = self._merge(session, died)
+                    if concerned:
+                        died += self._deferral.tend(session, heads, now_ns)
+                        heads = self._heads(session)
+                    if is_stale:
+                        due = self._due(heads, now_ns)
+                    if self._wants_claim(due):
                         node_id = self._node.id
                         claim = Claim(self._core, self._workload, self._memory, session, now_ns, node_id)
-                        claim.make(heads, alone_due=self._alone_due)
+                        claim.make(due, alone_due=self._alone_due)
         except BaseException:
             if claim is not None:
                 claim.abandon()
@@ -131,6 +140,7 @@ class Scheduler:
             raise
         self._postpone(settlement.postponed)
         self._account(runs, settlement)
+        self.report(died)
         again = settlement.again or self._has_more_accepted
         if claim is not None:
             _crash_points.reach("callboard.claim.committed")
@@ -184,42 +194,43 @@ class Scheduler:
         idle_hooks = self._hooks.is_idle(self._core.clock.now_ns())
         return idle_hooks and not self._workload.runs and not self._unsettled and len(self._outbox) == 0
 
-    def _read(self, now_ns: int) -> dict[str, int]:
+    def _read(self) -> Heads:
+        """Return the earliest deadlines, none once nothing is claimed any more."""
+        if self.stopping:
+            return Heads({}, {})
+        with self._core.store.reading() as session:
+            return self._heads(session)
+
+    def _heads(self, session: Session) -> Heads:
+        return self._core.store.tasks.heads(session, self._core.registry.runnable, self._node.id)
+
+    def _due(self, heads: Heads, now_ns: int) -> dict[str, int]:
         """Return the kinds that have rows to see to now, and set the deadline to when the next will."""
-        store = self._core.store
-        with store.reading() as session:
-            accepted = store.tasks.has_accepted(session)
-        if accepted:
-            accepted = self._merge()
-        with store.reading() as session:
-            heads = self._deferral.read(session, self._node.id)
-        if self._deferral.concerns(heads, now_ns):
-            with store.transaction() as session:
-                died = self._deferral.tend(session, heads, now_ns)
-                heads = self._deferral.read(session, self._node.id)
-            self.report(died)
+        self._alone_due = heads.alone_ns <= now_ns
+        if self.stopping:
+            self.deadline_ns = NEVER_NS  # one that passes while handlers end would ring without a pause
+            return {}
         runnable = self._core.registry.runnable
         earliest = dict(heads.pending)
         for kind, at_ns in heads.deferred.items():
             if kind not in runnable:
                 earliest[kind] = min(at_ns, earliest.get(kind, NEVER_NS))
         future = [at_ns for at_ns in (*earliest.values(), *heads.deferred.values()) if at_ns > now_ns]
-        self._alone_due = heads.alone_ns <= now_ns
         alone_ns = now_ns + PATIENCE_NS if self._alone_due else heads.alone_ns
         self.deadline_ns = min([*future, alone_ns, heads.stray_ns, heads.expiry_ns, self._hooks.deadline_ns()])
-        if accepted:
+        if heads.accepted:  # once merged: some of it met a row that somebody else has locked
             self.deadline_ns = min(self.deadline_ns, now_ns + _LOCKED_NS)
         return {kind: at_ns for kind, at_ns in earliest.items() if at_ns <= now_ns}
 
-    def _merge(self) -> bool:
-        """Have what hosts' transactions enqueued become tasks; return whether some of it is left."""
-        store, died = self._core.store, list[FinishedTask]()
-        with store.transaction() as session:
-            merged = store.tasks.merge_accepted(session, self._core.recurring_kinds, died, _MERGE_BATCH)
-            left = store.tasks.has_accepted(session)
+    def _wants_claim(self, due: dict[str, int]) -> bool:
+        return bool(due) or (not self.stopping and (self._alone_due or bool(self._workload.thirsty())))
+
+    def _merge(self, session: Session, died: list[FinishedTask]) -> Heads:
+        """Have what hosts' transactions enqueued become tasks, a bounded number; return the new deadlines."""
+        tasks = self._core.store.tasks
+        merged = tasks.merge_accepted(session, self._core.recurring_kinds, died, _MERGE_BATCH)
         self._has_more_accepted = merged == _MERGE_BATCH
-        self.report(died)
-        return left
+        return self._heads(session)
 
     def _postpone(self, runs: list[Run]) -> None:
         """Keep outcomes that could not be written yet; their rows go on being this node's."""

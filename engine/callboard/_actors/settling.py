@@ -44,8 +44,7 @@ class Settlement:
         tasks = self._core.store.tasks
         open_runs = [run for run in self._runs if run.committed is None]
         ids = [run.task.id for run in open_runs]
-        locked = tasks.lock(session, ids, wait=False) if ids else set()
-        held = tasks.still_running(session, ids) if ids else {}
+        held = tasks.hold(session, ids, wait=False) if ids else {}
         changes: list[tuple[int, Transition]] = []
         handed_back: list[int] = []
         cancelled: list[tuple[Task, Held]] = []
@@ -53,10 +52,10 @@ class Settlement:
             if run.committed is not None:
                 self._count(run, run.committed)
                 continue
-            if run.task.id in locked:
+            row = held.get(run.task.id)
+            if row is None and run.task.id in held:
                 self.postponed.append(run)
                 continue
-            row = held.get(run.task.id)
             if row is None or row.token != run.task.token:
                 self.stale += 1
                 if row is not None and row.cancelled and row.token == run.task.token + 1:

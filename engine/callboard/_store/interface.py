@@ -121,6 +121,13 @@ class Store(Protocol):
         """Open a session that reads, in the calling thread's transaction if it has one."""
         ...
 
+    def insert_now(self, new: NewTask) -> int | None:
+        """Write and commit a task, and return its id; `None`, and nothing written, when its identity is live.
+
+        It is called outside of transactions, and need not open one: a single statement is quicker.
+        """
+        ...
+
     def session_on(self, connection: Any) -> AbstractContextManager[Session]:
         """Open a session on the host's own connection, in its transaction or else in one of our own.
 

@@ -68,8 +68,12 @@ class Migrations(NamedTuple):
         Raises:
             SchemaError: a newer engine wrote the tables and says that this one cannot use them.
         """
+        return self.check_prepared(session, where) if session.rows(self.exists) else 0
+
+    def check_prepared(self, session: Session, where: str) -> int:
+        """Do what `check` does where the table of migrations is known to exist."""
         own = shipped(self.folder)[-1].number
-        for number, compatible_with in session.rows(_NEWEST, (ENGINE,)) if session.rows(self.exists) else []:
+        for number, compatible_with in session.rows(_NEWEST, (ENGINE,)):
             if number > own and compatible_with > own:
                 raise SchemaError(
                     f"{where} was written by a newer Callboard (tables {number}, this build knows {own}); upgrade"

@@ -62,6 +62,10 @@ class TaskPolicy(ABC):
         """Move rows to the dead-task table, each with its reason."""
 
     @abstractmethod
+    def still_running(self, session: Session, ids: Sequence[int]) -> dict[int, Held]:
+        """Return the state of those rows that are still there and running."""
+
+    @abstractmethod
     def mark_cancelled(self, session: Session, task_id: int) -> None:
         """Keep a running row's number of requests as `cancelled` and add 1 to its token, unless that was done."""
 
@@ -111,10 +115,6 @@ class TaskPolicy(ABC):
         """Pull in at once."""
         return self.pull_in(session, identity, not_later_than_ns)
 
-    def has_accepted(self, session: Session) -> bool:
-        """Return that nothing waits."""
-        return False
-
     def merge_accepted(
         self, session: Session, recurring: Collection[str], died: list[FinishedTask], limit: int
     ) -> int:
@@ -125,9 +125,9 @@ class TaskPolicy(ABC):
         """Return that none is: whoever is in a write transaction is the only one."""
         return False
 
-    def lock(self, session: Session, ids: Sequence[int], *, wait: bool) -> set[int]:
-        """Do nothing: whoever is in a write transaction is the only one."""
-        return set()
+    def hold(self, session: Session, ids: Sequence[int], *, wait: bool) -> dict[int, Held | None]:
+        """Only look: whoever is in a write transaction is the only one."""
+        return dict(self.still_running(session, ids))
 
     def cancel(self, session: Session, task: Task, now_ns: int) -> FinishedTask | None:
         """Bury a task, or mark the row of a running one, whose run buries it when its handler has returned."""

@@ -106,24 +106,24 @@ class PostgresStore:
         self._checked_version: int | None = None
 
     @contextmanager
-    def transaction(self) -> Iterator[PostgresSession]:
+    def transaction(self, *settings: str) -> Iterator[PostgresSession]:
         """Open a transaction on the calling thread, or join the one that is open there.
 
         Our own are READ COMMITTED, whatever the server's default: each statement must see what was committed
-        before it.
+        before it. `settings` are statements that go out together with the BEGIN.
         """
         database = self.database
         with self._connected():
-            # A savepoint in a transaction that is joined: what fails here must not end the host's.
-            joined = self.in_transaction()
-            block = database.atomic() if joined else database.atomic("READ COMMITTED")
+            if self.in_transaction():
+                # A savepoint: what fails here must not end the host's.
+                block = database.atomic()
+            else:
+                limit = (LIMIT,) if getattr(self._here, "is_ours", False) else ()
+                block = database.atomic("; ".join(("READ COMMITTED", *limit, *settings)))
             with translated(self.where):
                 block.__enter__()
             try:
-                session = PostgresSession(_raw(database), self.where, database.after_commit)
-                if not joined and getattr(self._here, "is_ours", False):
-                    session.run(LIMIT)
-                yield session
+                yield PostgresSession(_raw(database), self.where, database.after_commit)
             except BaseException as error:
                 with suppress(peewee.PeeweeException, psycopg.Error):  # it would hide what went wrong
                     block.__exit__(type(error), error, error.__traceback__)
@@ -136,9 +136,13 @@ class PostgresStore:
     @contextmanager
     def claiming(self) -> Iterator[PostgresSession]:
         """Open a transaction that a power failure may undo: its commit waits for no disk."""
-        with self.transaction() as session:
-            session.run("SET LOCAL synchronous_commit TO off")
+        with self.transaction("SET LOCAL synchronous_commit TO off") as session:
             yield session
+
+    def insert_now(self, new: NewTask) -> int | None:
+        """Write and commit a task, and return its id; `None`, and nothing written, when its identity is live."""
+        with self.reading() as session:
+            return self.tasks.insert(session, new)
 
     @contextmanager
     def reading(self) -> Iterator[PostgresSession]:
@@ -246,11 +250,11 @@ class PostgresStore:
         heard = 0 if listener is None else listener.heard()
         if time.monotonic() >= self._next_look_s:
             self._look()
-        version = heard + self._looks
-        if version != self._checked_version:
+        schema_version = self._looks + (0 if listener is None else listener.migrations)
+        if schema_version != self._checked_version:
             self._check_schema()
-            self._checked_version = version
-        return version
+            self._checked_version = schema_version
+        return heard + self._looks
 
     def _look(self) -> None:
         self._looks += 1
@@ -262,7 +266,7 @@ class PostgresStore:
 
     def _check_schema(self) -> None:
         with self.reading() as session:
-            MIGRATIONS.check(session, self.where)
+            MIGRATIONS.check_prepared(session, self.where)
 
     @contextmanager
     def watching(self, changed: Callable[[], None]) -> Iterator[None]:

@@ -28,7 +28,6 @@ _IS_KNOWN = (
     " EXISTS (SELECT 1 FROM callboard_task WHERE identity = ?1)"
     " OR EXISTS (SELECT 1 FROM callboard_inbox WHERE identity = ?1 AND kind IS NOT NULL) END"
 )
-_HAS_ACCEPTED = "SELECT EXISTS (SELECT 1 FROM callboard_inbox)"
 # One node at a time: of two, the second could merge a pull-in before the first has merged what it is for.
 _MY_TURN = "SELECT pg_try_advisory_xact_lock(?, 'callboard_inbox'::regclass::oid::integer)"
 _MERGE_SPACE = 0x63616C6D
@@ -65,10 +64,6 @@ class Inbox(SqlTasks):
             return False
         session.run(_ACCEPT_PULL_IN, (identity, not_later_than_ns))
         return True
-
-    def has_accepted(self, session: Session) -> bool:
-        """Return whether something waits to be merged."""
-        return bool(session.rows(_HAS_ACCEPTED)[0][0])
 
     def merge_accepted(
         self, session: Session, recurring: Collection[str], died: list[FinishedTask], limit: int

@@ -30,7 +30,11 @@ _AGAIN_S = 1.0
 
 
 class Listener:
-    """One engine's ear."""
+    """One engine's ear.
+
+    Attributes:
+        migrations: how many notifications told of a migration, or may have been missed.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class Listener:
         self._stopped = threading.Event()
         self._stop_here, self._stop_there = socket.socketpair()
         self._count = 0
+        self.migrations = 0
         self._told = False
         self._lost: StoreError | None = None
         self._thread = threading.Thread(target=self._work, name="callboard-listener", daemon=True)
@@ -96,6 +101,7 @@ class Listener:
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         [(schema,)] = connection.execute(_SCHEMA).fetchall()
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"callboard.{schema}"[:63])))
+        self.migrations += 1  # perhaps
         self._tell()  # of what was committed before it listened
         with selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)
@@ -103,6 +109,7 @@ class Listener:
             while not self._stopped.is_set():
                 selector.select()
                 heard = list(connection.notifies(timeout=0))
+                self.migrations += sum(notice.payload == "callboard_migration" for notice in heard)
                 if any(not self._is_own(notice.pid) for notice in heard):
                     self._tell()
 

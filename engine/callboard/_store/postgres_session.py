@@ -16,7 +16,7 @@ from psycopg import errors
 from callboard._store.interface import Row
 from callboard.errors import DatabaseUnavailableError, SchemaError, StoreError
 
-_MARK = re.compile(r"\?(\d*)")
+_MARK = re.compile(r"\?(\d*)((?:::[\w ]+\[\])?)")
 _CROWDED = ("too many clients", "too many connections", "connection slots are reserved")
 """What a server says that lets nobody in any more; of a connection that fails, psycopg knows no SQLSTATE."""
 
@@ -35,7 +35,8 @@ def spoken(sql: str) -> tuple[str, tuple[int, ...] | None]:
 
     def place(mark: re.Match[str]) -> str:
         order.append(int(mark[1]) - 1 if mark[1] else len(order))
-        return "%s"
+        # Arrays go in binary: as text psycopg escapes each of their bytes in Python, two thirds of a bulk enqueue.
+        return f"%b{mark[2]}" if mark[2] else "%s"
 
     text = _MARK.sub(place, _HINT.sub("", sql))
     return text, None if order == list(range(len(order))) else tuple(order)

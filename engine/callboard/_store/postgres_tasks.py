@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from callboard import _lifecycle
-from callboard._store.interface import Session
+from callboard._store.interface import Row, Session
 from callboard._store.policy import Orphan
 from callboard._store.postgres_inbox import Inbox
-from callboard._store.sql_tasks import ALONE, DUE, NEXT, TASK
+from callboard._store.sql_tasks import ALONE, DUE, NEXT, TASK, heads_statement
 from callboard._store.task_table import Held
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task
 
@@ -56,11 +56,14 @@ _PULL_IN = (
 
 # The look at others' running rows is only good under the group's lock, and in a statement that begins after it.
 # With LIMIT, because the planner would make a join of it: if no rows ran when the table was analyzed, that reads
-# all running rows for each due one (0.05 of the drain rate beside a million sleeping rows).
-_NOT_ELSEWHERE = (
+# all running rows for each due one (0.05 of the drain rate beside a million sleeping rows). Twice, because an
+# index finds what is smaller and what is larger; for what is different it reads every row that runs here.
+_RUN_BY = (
     "(SELECT TRUE FROM callboard_task AS other WHERE other.state = 'running'"
-    " AND other.group_id = callboard_task.group_id AND other.owner <> ?1 LIMIT 1) IS NULL"
+    " AND other.group_id = {group_id} AND other.owner {test} ?1 LIMIT 1) IS NULL"
 )
+_NOT_RUN_BY_OTHERS = f"{_RUN_BY.replace('{test}', '<')} AND {_RUN_BY.replace('{test}', '>')}"
+_NOT_ELSEWHERE = _NOT_RUN_BY_OTHERS.format(group_id="callboard_task.group_id")
 _GROUPED = " AND group_id IS NOT NULL"
 _DUE_CANDIDATES = (
     "SELECT id, group_id FROM unnest(?2::text[]) AS wanted(kind) CROSS JOIN LATERAL"
@@ -74,26 +77,31 @@ _LOCK_GROUPS = (
 )
 _CLAIM_SPACE = 0x63616C6C
 """The first key of the advisory locks of groups, `call` in ASCII; the second is the group's hash."""
+# `+ 0` keeps the planner from the partial indexes: it took the one of due rows to find 512 ids, and read it whole.
+_STILL_DUE = DUE.replace("parked", "parked + 0").replace("alone", "alone + 0")
+_STILL_PARKED = "parked + 0 = 1"
+_STILL_ALONE = ALONE.replace("alone", "alone + 0")
 _TAKE = (
-    f"SELECT {_CLAIMED} FROM callboard_task WHERE id = ANY(?2::bigint[])"
-    " AND (group_id IS NULL OR group_id = ANY(?3::bytea[]))"
-    f" AND next_attempt_at_ns <= ?4 AND {{condition}} AND {_NOT_ELSEWHERE}"
-    " ORDER BY next_attempt_at_ns, id FOR UPDATE SKIP LOCKED"
+    "WITH free(group_id) AS MATERIALIZED (SELECT group_id FROM unnest(?3::bytea[]) AS locked(group_id)"
+    f" WHERE {_NOT_RUN_BY_OTHERS.format(group_id='locked.group_id')})"
+    f" SELECT {_CLAIMED} FROM callboard_task WHERE id = ANY(?2::bigint[])"
+    " AND (group_id IS NULL OR group_id IN (SELECT group_id FROM free))"
+    " AND next_attempt_at_ns <= ?4 AND {condition} ORDER BY next_attempt_at_ns, id FOR UPDATE SKIP LOCKED"
 )
 _PARKED_CANDIDATES = (
     "SELECT id FROM callboard_task WHERE parked = 1 AND group_id = ? AND next_attempt_at_ns <= ?"
     " ORDER BY next_attempt_at_ns, id LIMIT ?"
-)
-_ALONE_HEAD = (
-    f"SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {ALONE} AND kind = ANY(?2::text[])"
-    f" AND {_NOT_ELSEWHERE}"
 )
 _ALONE_CANDIDATES = (
     f"SELECT id, group_id FROM callboard_task WHERE {ALONE} AND next_attempt_at_ns <= ?2"
     f" AND kind = ANY(?3::text[]) AND {_NOT_ELSEWHERE} ORDER BY next_attempt_at_ns, id LIMIT 1"
 )
 _STRAYS = f"{ALONE} AND kind <> ALL(?::text[])"
-_STRAY_HEAD = f"SELECT min(next_attempt_at_ns) FROM callboard_task WHERE {_STRAYS}"
+_HEADS = heads_statement(
+    f"{ALONE} AND kind = ANY(?2::text[]) AND {_NOT_ELSEWHERE}",
+    _STRAYS.replace("?", "?2"),
+    "(SELECT 1 FROM callboard_inbox LIMIT 1)",
+)
 _STRAYS_DUE = (
     f"SELECT kind, id FROM callboard_task WHERE {_STRAYS} AND next_attempt_at_ns <= ?"
     " ORDER BY next_attempt_at_ns, id LIMIT ? FOR UPDATE SKIP LOCKED"
@@ -110,7 +118,10 @@ _PARK_MORE = (
     f" AND {DUE} FOR UPDATE SKIP LOCKED)"
 )
 _RUNNING = f"SELECT id, token, requests, cancelled FROM callboard_task WHERE {_IN_IDS} AND state = 'running'"
-_LOCK = f"SELECT id FROM callboard_task WHERE {_IN_IDS} ORDER BY id FOR UPDATE"
+_HOLD = (
+    f"SELECT id, token, requests, cancelled, state = 'running' FROM callboard_task WHERE {_IN_IDS}"
+    " ORDER BY id FOR UPDATE"
+)
 _THERE = f"SELECT id FROM callboard_task WHERE {_IN_IDS}"
 _CANCEL = (
     "UPDATE callboard_task SET cancelled = requests, token = least(token, 9223372036854775806) + 1"
@@ -267,12 +278,12 @@ class PostgresTasks(Inbox):
         found = session.rows(sql, (node_id, list(kinds), now_ns, limit))
         if not found:  # in spite of the heads: another node is at work in their groups
             self._look_soon()
-        return self._take(session, found, DUE, node_id, now_ns)
+        return self._take(session, found, _STILL_DUE, node_id, now_ns)
 
     def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
         """Return the earliest rows that were parked behind their group's, as `start` will leave them."""
         found = session.rows(_PARKED_CANDIDATES, (group_id, now_ns, limit))
-        return self._take(session, [(row[0], group_id) for row in found], "parked = 1", node_id, now_ns)
+        return self._take(session, [(row[0], group_id) for row in found], _STILL_PARKED, node_id, now_ns)
 
     def _take(
         self,
@@ -314,11 +325,14 @@ class PostgresTasks(Inbox):
         """Return the state of those rows that are still there and running."""
         return {row[0]: Held(*row[1:]) for row in session.rows(_RUNNING, (list(ids),))}
 
-    def lock(self, session: Session, ids: Sequence[int], *, wait: bool) -> set[int]:
-        """Keep others from changing rows; return those that somebody else has locked, unless it may `wait`."""
-        locked = {row[0] for row in session.rows(_LOCK if wait else f"{_LOCK} SKIP LOCKED", (list(ids),))}
-        missing = [task_id for task_id in ids if task_id not in locked]
-        return {row[0] for row in session.rows(_THERE, (missing,))} if missing and not wait else set()
+    def hold(self, session: Session, ids: Sequence[int], *, wait: bool) -> dict[int, Held | None]:
+        """Lock rows; return those that run, and `None` for those that somebody else has locked."""
+        rows = session.rows(_HOLD if wait else f"{_HOLD} SKIP LOCKED", (list(ids),))
+        held: dict[int, Held | None] = {row[0]: Held(*row[1:4]) for row in rows if row[4]}
+        if len(rows) < len(ids) and not wait:
+            missing = set(ids).difference(row[0] for row in rows)
+            held |= dict.fromkeys(row[0] for row in session.rows(_THERE, (list(missing),)))
+        return held
 
     def settle(self, session: Session, changes: Sequence[tuple[int, _lifecycle.Transition]], now_ns: int) -> None:
         """Write what becomes of a batch of rows, each kind of change in one go."""
@@ -375,20 +389,14 @@ class PostgresTasks(Inbox):
         """Note of rows that the node runs that it was stopped in good order meanwhile."""
         session.run(_SPARE, (list(task_ids), node_id))
 
-    def alone_head_ns(self, session: Session, kinds: Iterable[str], node_id: int) -> int | None:
-        """Return when the first row is due that must run alone and whose group no other node runs."""
-        head: int | None = session.rows(_ALONE_HEAD, (node_id, list(kinds)))[0][0]
-        return head
-
     def alone_due(self, session: Session, kinds: Iterable[str], node_id: int, now_ns: int) -> list[Task]:
         """Return the first due row that must run alone, as `start` will leave it."""
         found = session.rows(_ALONE_CANDIDATES, (node_id, now_ns, list(kinds)))
-        return self._take(session, found, ALONE, node_id, now_ns)
+        return self._take(session, found, _STILL_ALONE, node_id, now_ns)
 
-    def stray_head_ns(self, session: Session, kinds: Iterable[str]) -> int | None:
-        """Return when the first row is due that must run alone and is of none of `kinds`."""
-        head: int | None = session.rows(_STRAY_HEAD, (list(kinds),))[0][0]
-        return head
+    def head_rows(self, session: Session, kinds: Collection[str], node_id: int) -> list[Row]:
+        """Return the rows of the statement."""
+        return session.rows(_HEADS, (node_id, list(kinds)))
 
     def set_strays_aside(
         self, session: Session, kinds: Iterable[str], now_ns: int, until_ns: int, limit: int

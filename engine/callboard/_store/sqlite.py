@@ -24,7 +24,7 @@ from callboard._store.nodes import SqlNodes
 from callboard._store.opened_file import OpenedFile
 from callboard._store.session import SqliteSession, connected, peewee_session, raw_connection, translated
 from callboard._store.sqlite_tasks import SqliteTasks
-from callboard._task import DeadTask, Task
+from callboard._task import DeadTask, NewTask, Task
 from callboard.errors import ConfigurationError, DatabaseUnavailableError
 
 POLL_INTERVAL_S = 1.0
@@ -155,6 +155,11 @@ class SqliteStore:
         """Open a session that reads, in the calling thread's transaction if it has one."""
         with self._using(), connected(self.database, self.where):
             yield SqliteSession(raw_connection(self.database), self.where)
+
+    def insert_now(self, new: NewTask) -> int | None:
+        """Write and commit a task, and return its id; `None`, and nothing written, when its identity is live."""
+        with self.reading() as session:
+            return self.tasks.insert(session, new)
 
     def session_on(self, connection: Any) -> AbstractContextManager[Session]:
         """Open a session on the host's own connection, in its transaction or else in one of our own.

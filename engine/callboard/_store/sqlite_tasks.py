@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 
 from callboard import _lifecycle
-from callboard._store.interface import Session
+from callboard._store.interface import Row, Session
 from callboard._store.policy import Orphan
-from callboard._store.sql_tasks import ALONE, DUE, NEXT, TASK, SqlTasks
+from callboard._store.sql_tasks import ALONE, DUE, NEXT, TASK, SqlTasks, heads_statement
 from callboard._store.task_table import Held
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task
 
@@ -69,17 +69,16 @@ _PARKED = (
     f" WHERE parked = 1 AND group_id = ? AND next_attempt_at_ns <= ? AND {_NOT_ELSEWHERE}"
     " ORDER BY next_attempt_at_ns LIMIT ?"
 )
-_ALONE_HEAD = (
-    f"SELECT min(next_attempt_at_ns) FROM callboard_task INDEXED BY callboard_task_alone WHERE {ALONE}"
-    f" AND kind IN (SELECT value FROM json_each(?)) AND {_NOT_ELSEWHERE}"
-)
 _ALONE_DUE = (
     f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_alone WHERE {ALONE}"
     f" AND next_attempt_at_ns <= ? AND kind IN (SELECT value FROM json_each(?)) AND {_NOT_ELSEWHERE}"
     " ORDER BY next_attempt_at_ns LIMIT 1"
 )
 _STRAYS = f"{ALONE} AND kind NOT IN (SELECT value FROM json_each(?))"
-_STRAY_HEAD = f"SELECT min(next_attempt_at_ns) FROM callboard_task INDEXED BY callboard_task_alone WHERE {_STRAYS}"
+_HEADS = heads_statement(
+    f"{ALONE} AND kind IN (SELECT value FROM json_each(?2)) AND {_NOT_ELSEWHERE.replace('?', '?1')}",
+    _STRAYS.replace("?", "?2"),
+)
 _STRAYS_DUE = (
     f"SELECT kind, id FROM callboard_task INDEXED BY callboard_task_alone WHERE {_STRAYS}"
     " AND next_attempt_at_ns <= ? LIMIT ?"
@@ -333,20 +332,14 @@ class SqliteTasks(SqlTasks):
         """Note of rows that the node runs that it was stopped in good order meanwhile."""
         session.run(_SPARE, (_ids(task_ids), node_id))
 
-    def alone_head_ns(self, session: Session, kinds: Iterable[str], node_id: int) -> int | None:
-        """Return when the first row is due that must run alone and whose group no other node runs."""
-        head: int | None = session.rows(_ALONE_HEAD, (json.dumps(list(kinds)), node_id, node_id))[0][0]
-        return head
-
     def alone_due(self, session: Session, kinds: Iterable[str], node_id: int, now_ns: int) -> list[Task]:
         """Return the first due row that must run alone, as `start` will leave it."""
         rows = session.rows(_ALONE_DUE, (node_id, now_ns, json.dumps(list(kinds)), node_id, node_id))
         return [Task._make(row) for row in rows]
 
-    def stray_head_ns(self, session: Session, kinds: Iterable[str]) -> int | None:
-        """Return when the first row is due that must run alone and is of none of `kinds`."""
-        head: int | None = session.rows(_STRAY_HEAD, (json.dumps(list(kinds)),))[0][0]
-        return head
+    def head_rows(self, session: Session, kinds: Collection[str], node_id: int) -> list[Row]:
+        """Return the rows of the statement."""
+        return session.rows(_HEADS, (node_id, json.dumps(list(kinds))))
 
     def set_strays_aside(
         self, session: Session, kinds: Iterable[str], now_ns: int, until_ns: int, limit: int

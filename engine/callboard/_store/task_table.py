@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from callboard._clock import NEVER_NS
 from callboard._lifecycle import Bury, Transition
 from callboard._task import DeadTask, Enqueued, FinishedTask, NewTask, Task
 
@@ -22,6 +23,27 @@ class Held(NamedTuple):
     token: int
     requests: int
     cancelled: int
+
+
+class Heads(NamedTuple):
+    """The earliest deadlines in the task table; `NEVER_NS` where there is no such row.
+
+    Attributes:
+        pending: for each kind that has pending rows, known to the node or not.
+        deferred: for each kind that has deferred rows.
+        expiry_ns: when the first deferred row expires.
+        alone_ns: when the first row is due that must run alone, of a kind that the node can run and a group that
+            no other node runs.
+        stray_ns: when the first row is due that must run alone and is of no kind that the node can run.
+        accepted: whether something waits for `merge_accepted`.
+    """
+
+    pending: dict[str, int]
+    deferred: dict[str, int]
+    expiry_ns: int = NEVER_NS
+    alone_ns: int = NEVER_NS
+    stray_ns: int = NEVER_NS
+    accepted: bool = False
 
 
 class TaskTable(Protocol):
@@ -63,10 +85,6 @@ class TaskTable(Protocol):
         """Take a pull-in as `accept` takes tasks; `False` if there is no such row as far as can be told."""
         ...
 
-    def has_accepted(self, session: Session) -> bool:
-        """Return whether something waits for `merge_accepted`."""
-        ...
-
     def merge_accepted(
         self, session: Session, recurring: Collection[str], died: list[FinishedTask], limit: int
     ) -> int:
@@ -84,8 +102,8 @@ class TaskTable(Protocol):
         """Return a live row."""
         ...
 
-    def heads(self, session: Session) -> dict[str, int]:
-        """Return the earliest deadline of each kind that has pending rows, known here or not.
+    def heads(self, session: Session, kinds: Collection[str], node_id: int) -> Heads:
+        """Return the earliest deadlines for a node that can run `kinds`.
 
         Its cost must not grow with the number of rows of a kind.
         """
@@ -132,11 +150,12 @@ class TaskTable(Protocol):
         """Write the task's group, expiry and policy to its row, which came without."""
         ...
 
-    def lock(self, session: Session, ids: Sequence[int], *, wait: bool) -> set[int]:
+    def hold(self, session: Session, ids: Sequence[int], *, wait: bool) -> dict[int, Held | None]:
         """Keep others from changing these rows until the transaction ends.
 
         Returns:
-            Those that somebody else keeps from being changed just now; with `wait`, none.
+            What `still_running` does, and `None` for a row that somebody else keeps from being changed just now;
+            with `wait` there is no such row.
         """
         ...
 
@@ -189,16 +208,8 @@ class TaskTable(Protocol):
         """Return whether `rescue` left some behind, because somebody else is at work on their rows."""
         ...
 
-    def alone_head_ns(self, session: Session, kinds: Iterable[str], node_id: int) -> int | None:
-        """Return when the first row of `kinds` is due that must run alone and whose group no other node runs."""
-        ...
-
     def alone_due(self, session: Session, kinds: Iterable[str], node_id: int, now_ns: int) -> list[Task]:
         """Return the first due row that must run alone, if there is one, as `due` does."""
-        ...
-
-    def stray_head_ns(self, session: Session, kinds: Iterable[str]) -> int | None:
-        """Return when the first row is due that must run alone and is of none of `kinds`."""
         ...
 
     def set_strays_aside(
@@ -229,14 +240,6 @@ class TaskTable(Protocol):
 
         Those in `except_ids` only once their deadline has come.
         """
-        ...
-
-    def deferred_heads(self, session: Session) -> dict[str, int]:
-        """Return the earliest deadline of each kind that has deferred rows."""
-        ...
-
-    def deferred_expiry_ns(self, session: Session) -> int | None:
-        """Return when the first deferred row expires."""
         ...
 
     def deferred_expired(self, session: Session, now_ns: int, limit: int) -> list[Task]:

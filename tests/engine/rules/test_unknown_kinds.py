@@ -508,9 +508,7 @@ def claim_cost(url: str) -> int:
     with closing(sqlite3.connect(path_of(url))) as connection:
         session, tasks = SqliteSession(connection, url), SqliteTasks()
         connection.set_progress_handler(step, 1)
-        assert RECEIPT in tasks.heads(session)
-        tasks.deferred_heads(session)
-        tasks.deferred_expiry_ns(session)
+        assert RECEIPT in tasks.heads(session, [RECEIPT], 1).pending
         [task] = tasks.due(session, [RECEIPT], 1, 2**62, 10, grouped_only=False)
         tasks.start(session, [task.id], 1, 1)
     return steps

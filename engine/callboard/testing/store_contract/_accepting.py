@@ -34,8 +34,7 @@ class AcceptingTests(ContractTests):
 
     def waits(self, steps: Steps) -> bool:
         """Return whether something is to be merged."""
-        with steps.store.reading() as session:
-            return steps.tasks.has_accepted(session)
+        return steps.all_heads().accepted
 
     def test_accepted_tasks_are_tasks_once_they_are_merged(self, steps: Steps, other: Steps) -> None:
         answers = self.accept(steps, note("one"), note("two", key="k"))
@@ -137,5 +136,9 @@ class AcceptingTests(ContractTests):
         ids = [row.id for row in steps.rows()]
         for wait in (False, True):
             with steps.store.transaction() as session:
-                assert not steps.tasks.lock(session, [*ids, 999], wait=wait)
-                assert not steps.tasks.lock(session, ids, wait=wait), "one's own lock is in nobody's way"
+                assert steps.tasks.hold(session, [*ids, 999], wait=wait) == {}, "none of them runs"
+                assert steps.tasks.hold(session, ids, wait=wait) == {}, "one's own lock is in nobody's way"
+        runs = steps.claim(steps.node())
+        with steps.store.transaction() as session:
+            held = steps.tasks.hold(session, ids, wait=False)
+        assert held == steps.held(*runs) != {}

@@ -45,8 +45,7 @@ class DeferringTests(ContractTests):
         assert [row.state for row in steps.rows()] == ["deferred", "deferred", "pending", "pending"]
         assert steps.rows()[0] == before[0]._replace(state="deferred", next_attempt_at_ns=LATER_NS)
         assert steps.heads() == {KIND: NOW_NS + 1, OTHER: NOW_NS}
-        with steps.store.reading() as session:
-            assert steps.tasks.deferred_heads(session) == {KIND: LATER_NS}
+        assert steps.all_heads().deferred == {KIND: LATER_NS}
         assert texts(steps.due(0, [KIND, OTHER], now_ns=NEVER_NS)) == ["known", "not yet"]
 
     def test_a_bounded_number_is_set_aside_at_once(self, steps: Steps) -> None:
@@ -118,16 +117,12 @@ class DeferringTests(ContractTests):
         assert texts(steps.due()) == ["newer"]
 
     def test_deferred_rows_expire(self, steps: Steps) -> None:
-        def expiry() -> int | None:
-            with steps.store.reading() as session:
-                return steps.tasks.deferred_expiry_ns(session)
-
         steps.enqueue_many([note(f"{age}", expires_at_ns=NOW_NS + age * MINUTE_NS) for age in (1, 2, 3)])
-        assert expiry() is None
+        assert steps.all_heads().expiry_ns == NEVER_NS
         self.set_aside(steps)
         steps.enqueue(note("pending", expires_at_ns=NOW_NS + 1))
 
-        assert expiry() == LATER_NS
+        assert steps.all_heads().expiry_ns == LATER_NS
         expired = steps.do(steps.tasks.deferred_expired, NOW_NS + 2 * MINUTE_NS, MANY)
         assert texts(expired) == ["1", "2"]
         assert {row.state for row in expired} == {"deferred"}

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from callboard._clock import NEVER_NS
 from callboard.stores import DeadReason, FinishedTask, NodeRow, Task
 from callboard.testing.store_contract._steps import (
     DAY_NS,
@@ -342,13 +343,12 @@ class NodesTests(ContractTests):
         steps.claim(gone, [KIND, OTHER])
         steps.lose(gone)
 
-        def head(node_id: int, *kinds: str) -> int | None:
-            with steps.store.reading() as session:
-                return steps.tasks.alone_head_ns(session, kinds, node_id)
+        def head(node_id: int, *kinds: str) -> int:
+            return steps.all_heads(node_id, kinds).alone_ns
 
-        assert head(mine, KIND) is None
+        assert head(mine, KIND) == NEVER_NS
         steps.rescue()
-        assert (head(mine, KIND), head(mine, KIND, OTHER), head(mine, "acme.Unknown")) == (2, 1, None)
+        assert (head(mine, KIND), head(mine, KIND, OTHER), head(mine, "acme.Unknown")) == (2, 1, NEVER_NS)
         assert self.alone(steps, mine, now_ns=0) == []
         assert texts(self.alone(steps, mine)) == ["first"]
         assert texts(self.alone(steps, mine, kinds=(KIND, OTHER))) == ["unknown"]
@@ -368,9 +368,8 @@ class NodesTests(ContractTests):
         steps.rescue()
         ids = {row.data: row.id for row in steps.rows()}
 
-        def head(*kinds: str) -> int | None:
-            with steps.store.reading() as session:
-                return steps.tasks.stray_head_ns(session, kinds)
+        def head(*kinds: str) -> int:
+            return steps.all_heads(kinds=kinds).stray_ns
 
         def set_aside(limit: int, *kinds: str, now_ns: int = NOW_NS) -> dict[str, list[int]]:
             aside: dict[str, list[int]] = steps.do(
@@ -378,7 +377,7 @@ class NodesTests(ContractTests):
             )
             return aside
 
-        assert (head(KIND, OTHER, "acme.Third"), head(KIND)) == (None, NOW_NS)
+        assert (head(KIND, OTHER, "acme.Third"), head(KIND)) == (NEVER_NS, NOW_NS)
         assert len(set_aside(1, KIND, OTHER)) == 1
         assert set_aside(MANY, KIND) == {OTHER: [ids[b"a"]]}
         assert head(KIND) == NOW_NS + 1

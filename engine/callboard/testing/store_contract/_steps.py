@@ -16,6 +16,7 @@ from callboard.stores import (
     DeadTask,
     Enqueued,
     FinishedTask,
+    Heads,
     Held,
     Keep,
     NewTask,
@@ -187,10 +188,14 @@ class Steps:
         with self.store.reading() as session:
             return self.tasks.still_running(session, [task.id for task in tasks])
 
-    def heads(self) -> dict[str, int]:
-        """Return the earliest deadlines."""
+    def all_heads(self, node_id: int = 0, kinds: Collection[str] = ()) -> Heads:
+        """Return the earliest deadlines for a node that can run `kinds`."""
         with self.store.reading() as session:
-            return self.tasks.heads(session)
+            return self.tasks.heads(session, kinds, node_id)
+
+    def heads(self) -> dict[str, int]:
+        """Return the earliest deadlines of pending rows."""
+        return self.all_heads().pending
 
     def rescue(self, now_ns: int = NOW_NS, *, max_crashes: int = 5) -> tuple[int, list[FinishedTask]]:
         """Take over what nodes that are gone have left."""
