@@ -125,7 +125,10 @@ class Node:
         now_ns = self._core.clock.monotonic_ns()
         if changed:
             self._read(now_ns)
-        gone = [seen.row for seen in self._others.values() if self._is_gone(seen, now_ns)]
+        gone = self._gone(now_ns)
+        if gone and not changed:
+            self._read(now_ns)  # of its runs' ends nothing may have told; a node that holds nothing is silent
+            gone = self._gone(now_ns)
         if not gone:
             return self._orphans_left and self._take_over()
         with self._core.store.transaction() as session:
@@ -172,6 +175,9 @@ class Node:
             seen = before.get(row.id)
             moved = seen is None or seen.row.heartbeat != row.heartbeat
             self._others[row.id] = _Seen(row, now_ns if moved or seen is None else seen.since_ns)
+
+    def _gone(self, now_ns: int) -> list[NodeRow]:
+        return [seen.row for seen in self._others.values() if self._is_gone(seen, now_ns)]
 
     def _is_gone(self, seen: _Seen, now_ns: int) -> bool:
         ran_out = seen.row.holds and now_ns - seen.since_ns > seen.row.lease_ns

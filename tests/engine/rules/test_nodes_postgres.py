@@ -20,6 +20,7 @@ from tests.engine.acting import (
     Plugin,
     Scripted,
     eventually,
+    logged,
     receipt,
     receipts,
     thread,
@@ -31,9 +32,11 @@ from tests.engine.rules.test_nodes import AT_ONCE_S, Serving, column
 from tests.postgres import new_database, psycopg
 
 from callboard import Engine, RescheduleAt, SystemClock, TaskContext
+from callboard._actors.node import Node
 from callboard._clock import nanoseconds
 from callboard._store import postgres, postgres_tasks
 from callboard._store.interface import Session
+from callboard.testing import FakeClock
 
 HOUR = timedelta(hours=1)
 THREAD = "acme.receipts.ReceiptThread"
@@ -73,6 +76,21 @@ def add_node(url: str, *, lease: timedelta = HOUR) -> None:
         "INSERT INTO callboard_node VALUES (?, 'elsewhere', 1, '1', '', ?, 0, ?)",
         *(ELSEWHERE, nanoseconds(lease), SystemClock().now_ns()),
     )
+
+
+@contextmanager
+def looking(members: Node) -> Iterator[list[bool]]:
+    """Collect what a node's looks at the others answer."""
+    looks: list[bool] = []
+    look = members.look
+
+    def counted(*, changed: bool) -> bool:
+        looks.append(look(changed=changed))
+        return looks[-1]
+
+    members.look = counted  # type: ignore[method-assign]
+    yield looks
+    members.look = look  # type: ignore[method-assign]
 
 
 def wait_told(node: Engine, task_id: int | None) -> None:
@@ -405,6 +423,28 @@ def test_a_task_that_somebody_has_locked_is_taken_over_when_it_is_free(
         eventually(lambda: handler.played == ["free", "locked"])
 
 
+def test_a_node_that_fell_idle_unnoticed_is_not_taken_for_gone(
+    make_engine: MakeEngine, host: Engine, callboard_database: str, callboard_clock: FakeClock
+) -> None:
+    """Nothing tells of the ends of its runs, and a node that holds nothing gives no sign of life."""
+    add_node(callboard_database, lease=timedelta(seconds=15))
+    columns = {"state": "running", "owner": ELSEWHERE, "max_attempts": 20}
+    write_by_hand(callboard_database, RECEIPT, payload(receipt("its")), **columns)
+    node = make_engine(Plugin(receipts(Scripted())))
+    node._core.store._next_look_s = float("inf")  # type: ignore[attr-defined]
+    with logged("WARNING") as warnings, node:
+        assert node.wait_idle(WAIT_S)
+        sql(callboard_database, "DELETE FROM callboard_task")
+        assert node._core.running is not None
+        members = node._core.running.node
+        with looking(members) as looks:
+            callboard_clock.advance(timedelta(minutes=1))
+            eventually(lambda: len(looks) >= 2)
+
+        assert warnings == []
+        assert (ELSEWHERE,) in sql(callboard_database, "SELECT id FROM callboard_node")
+
+
 def test_nobody_waits_for_a_node_that_is_frozen_in_its_heartbeat(
     make_node: MakeEngine, host: Engine, callboard_database: str
 ) -> None:
@@ -420,16 +460,8 @@ def test_nobody_waits_for_a_node_that_is_frozen_in_its_heartbeat(
         with holding(callboard_database, lock, ELSEWHERE):
             host.enqueue(receipt("other"))
             eventually(lambda: handler.played == ["other"])
-            looks: list[bool] = []
-            look = members.look
-
-            def counted(*, changed: bool) -> bool:
-                looks.append(look(changed=changed))
-                return looks[-1]
-
-            members.look = counted  # type: ignore[method-assign]
-            eventually(lambda: len(looks) >= 2)  # so its lease is over
-            members.look = look  # type: ignore[method-assign]
+            with looking(members) as looks:
+                eventually(lambda: len(looks) >= 2)  # so its lease is over
 
         eventually(lambda: handler.played == ["other", "its"])
 
