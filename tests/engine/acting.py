@@ -71,8 +71,9 @@ class Scripted:
 class Blocking:
     """A handler that stays in each run until the test lets that text go."""
 
-    def __init__(self, outcome: Any = None) -> None:
+    def __init__(self, outcome: Any = None, *, patience_s: float = WAIT_S) -> None:
         self._outcome = outcome
+        self._patience_s = patience_s
         self._changed = threading.Condition()
         self._free: set[str] = set()
         self._all_free = False
@@ -85,7 +86,7 @@ class Blocking:
             self.begun.append(text)
             self.contexts[text] = ctx
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self._all_free or text in self._free, WAIT_S)
+            assert self._changed.wait_for(lambda: self._all_free or text in self._free, self._patience_s)
         return self._outcome
 
     def wait_begun(self, *texts: str) -> None:

@@ -115,10 +115,10 @@ class SchedulerActor(PooledActor):
         """Handle one message and let nothing out, since Pykka would end the actor for good."""
         try:
             self._note(message)
-            if not self._connected:
-                self._resources.enter_context(self._store.thread())
-                self._connected = True
-            self._handle(message)
+            if self._connected or self._connect(message):
+                self._handle(message)
+            else:
+                self._answer_drained()
         except StoreError as error:
             self._postpone(error, str(error))
         except BaseException as error:
@@ -127,8 +127,21 @@ class SchedulerActor(PooledActor):
         if isinstance(message, Quit):
             self._end()
 
+    def _connect(self, message: Any) -> bool:
+        """Connect, unless that failed a moment ago; return whether it was tried.
+
+        A stop does not wait for that moment.
+        """
+        if self._alarm.time_s() < self._retry_at_s and not isinstance(message, Quit):
+            return False
+        self._resources.enter_context(self._store.thread())
+        self._connected = True
+        if self._failures:
+            self._node.excuse()
+        return True
+
     def _note(self, message: Any) -> None:
-        """Take from a message what must not be lost while the database is out of reach."""
+        """Take from a message what must be neither lost nor late while the database is out of reach."""
         match message:
             case Wake():
                 self._woken = False  # or no wake would ever be sent again
@@ -138,6 +151,8 @@ class SchedulerActor(PooledActor):
                 self._when_drained.append(future)
             case Died(tasks):
                 self._scheduler.report(tasks)
+            case Ring():
+                self._scheduler.watch.handlers()
 
     def _handle(self, message: Any) -> None:
         match message:
@@ -150,14 +165,12 @@ class SchedulerActor(PooledActor):
                 self._scheduler.hand_back_unstarted()
 
     def _ring(self) -> None:
-        watch = self._scheduler.watch
-        clock_was_set = watch.clock()
+        clock_was_set = self._scheduler.watch.clock()
         if clock_was_set:
             self._hooks.bring_back()
-        watch.handlers()
         self._hooks.watch()
         self._rounds.make()
-        others_wrote = watch.others_wrote()
+        others_wrote = self._scheduler.watch.others_wrote()
         if others_wrote:
             self._scheduler.others_wrote()
         if others_wrote or clock_was_set or self._scheduler.is_due() or self._failures:
@@ -168,8 +181,6 @@ class SchedulerActor(PooledActor):
             self._step()
 
     def _step(self) -> None:
-        if self._alarm.time_s() < self._retry_at_s:
-            return
         if self._pass():
             self.wake()  # behind the messages that wait, so that a busy table cannot shut them out
         else:
@@ -210,7 +221,6 @@ class SchedulerActor(PooledActor):
         self._store.drop_connection()
         self._resources.close()
         self._scheduler.others_wrote()  # as far as anybody can tell
-        self._node.excuse()
         self._failures += 1
         stuck = needs_help(error)
         if stuck and not self.stuck:

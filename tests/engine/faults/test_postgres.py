@@ -3,11 +3,14 @@
 import os
 import re
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import peewee
 import pytest
 from tests.engine.acting import (
     WAIT_S,
@@ -26,11 +29,18 @@ from tests.postgres import OwnServer, new_database, own_server, psycopg
 
 from callboard import DatabaseUnavailableError, Engine, RetryPolicy, SystemClock, TaskContext
 from callboard._store.postgres_nodes import PostgresNodes
+from callboard.testing import FakeClock
 
 __all__ = ["own_server"]
 
 ONCE = RetryPolicy(max_attempts=1)
 """So that a task whose attempt is counted is dead."""
+
+GONE_S = 30.0
+"""How long a server is gone in the one test that has nothing to wait for but time."""
+
+LEASE_S = 2.0
+"""Far less than that, so that both nodes' leases run out meanwhile."""
 
 
 @pytest.fixture
@@ -64,9 +74,12 @@ def start(make_engine: MakeEngine, reasons: list[str]) -> Callable[..., Engine]:
 
 
 def end(url: str, condition: str, *params: Any) -> int:
-    """End the connections to this database of which the condition holds; return how many there were."""
+    """End the connections to this database of which the condition holds; return how many there were.
+
+    They have ended when this returns.
+    """
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    return len(sql(url, f"SELECT pg_terminate_backend(pid) {others} AND {condition}", *params))
+    return len(sql(url, f"SELECT pg_terminate_backend(pid, 20000) {others} AND {condition}", *params))
 
 
 def scheduler_pid(engine: Engine) -> int:
@@ -181,7 +194,6 @@ def test_a_connection_that_was_ended_in_the_pool_is_not_used(
     for thread in threads:
         thread.join()
     assert end(callboard_database, "TRUE") == 3
-    eventually(lambda: end(callboard_database, "TRUE") == 0)
 
     for number in range(3):
         engine.enqueue(receipt(str(number)))
@@ -247,6 +259,107 @@ def test_a_server_that_is_gone_is_waited_for(
     assert reasons == ["start", "reconnect"]
     assert "database postgres at" in texts[0]
     assert "sesame" not in "".join([*texts, *messages])
+
+
+@pytest.fixture
+def connecting(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the engines' attempts to connect, by their threads' names."""
+    attempts: Counter[str] = Counter()
+    connect: Callable[..., Any] = peewee.Psycopg3Adapter.connect
+
+    def counting(*given: Any, **options: Any) -> Any:
+        attempts[threading.current_thread().name] += 1
+        return connect(*given, **options)
+
+    monkeypatch.setattr(peewee.Psycopg3Adapter, "connect", counting)
+    return attempts
+
+
+@pytest.mark.campaign
+def test_a_server_that_is_gone_for_half_a_minute_costs_two_nodes_no_task_and_no_peace(
+    start: Callable[..., Engine], reasons: list[str], own_server: OwnServer, connecting: Counter[str]
+) -> None:
+    """The gap is the scenario, so it is waited out."""
+    sql(own_server.url, "CREATE TABLE effect (text TEXT)")
+    handler = Blocking(patience_s=2 * GONE_S)
+
+    def run(message: SendReceipt, ctx: TaskContext) -> None:
+        handler(message, ctx)
+        if message.text.startswith("effect"):
+            with ctx.complete() as tx:
+                tx.connection.execute("INSERT INTO effect VALUES (%s)", (message.text,))
+
+    nodes = [start(run, lease=timedelta(seconds=LEASE_S)) for _ in range(2)]
+    engine = nodes[0]
+    ending, lasting = ["ends", "effect that ends", "in turn 1"], ["lasts", "effect that lasts"]
+    engine.enqueue_many(receipt(text) for text in [*ending[:2], *lasting])
+    engine.enqueue_many(receipt(f"in turn {number}", b"group") for number in (1, 2, 3))
+    engine.enqueue(receipt("due meanwhile"), not_before=engine.clock.now_ns() + int(GONE_S / 2 * 1e9))
+    handler.wait_begun(*ending, *lasting)
+
+    with logged() as messages:
+        own_server.stop()
+        connecting.clear()
+        gone_s = time.monotonic()
+        handler.let_go(*ending, "in turn 2", "in turn 3", "due meanwhile")
+        for part in range(1, 4):
+            began_s = time.monotonic()
+            with pytest.raises(DatabaseUnavailableError, match="out of reach; check that the server runs"):
+                engine.enqueue(receipt("refused"))
+            assert time.monotonic() - began_s < 1  # nobody's request waits for the server
+            time.sleep(max(0.0, gone_s + part * GONE_S / 3 - time.monotonic()))
+        assert all(node.health().database_error for node in nodes)
+        attempts, said = connecting.copy(), len(messages)
+        own_server.start()
+        eventually(lambda: not any(node.health().database_error for node in nodes))
+        handler.let_go()
+
+        eventually(lambda: not engine.tasks())
+        assert all(node.wait_idle(WAIT_S) for node in nodes)
+
+    begun = Counter(handler.begun)
+    assert begun.pop("effect that ends") == 2  # its transaction was refused, so it began anew
+    texts = [*ending, *lasting, "in turn 2", "in turn 3", "due meanwhile"]
+    assert begun == dict.fromkeys(set(texts) - {"effect that ends"}, 1)
+    turns = [text for text in handler.begun if text.startswith("in turn")]
+    assert turns == ["in turn 1", "in turn 2", "in turn 3"]
+    effects = sql(own_server.url, "SELECT text FROM effect ORDER BY text")
+    assert effects == [("effect that ends",), ("effect that lasts",)]
+    assert not any(context.cancelled for context in handler.contexts.values())
+    assert engine.dead_tasks() == []
+    counters = Counter[str]()
+    for node in nodes:
+        counters.update(node.health().counters)
+    assert counters == {"done": len(texts), "dead": 0, "failed": 1, "stale": 0}
+    assert Counter(reasons)["reconnect"] == 2
+    # Neither takes the other for gone, and neither is restless.
+    errors = [message for message in messages if message.record["level"].name == "ERROR"]
+    assert len(errors) == 2
+    assert [message for message in messages if "is gone" in message or "joins anew" in message] == []
+    beats = 2 * (GONE_S * 3 / LEASE_S + 1)
+    assert attempts["callboard-scheduler"] <= 2 * (GONE_S / 4 + 10)  # each within 0.1 s at first, then within 4 s
+    assert attempts["callboard-listener"] <= 2 * (GONE_S + 1)
+    assert attempts["callboard-heartbeat"] <= beats
+    assert said <= beats + 10
+
+
+def test_a_handler_is_told_of_its_timeout_while_the_server_is_gone(
+    make_engine: MakeEngine, callboard_clock: FakeClock, own_server: OwnServer
+) -> None:
+    handler = Blocking()
+    engine = make_engine(Plugin(receipts(handler, timeout=timedelta(minutes=1))))
+    engine.start()
+    engine.enqueue(receipt("runs"))
+    handler.wait_begun("runs")
+
+    own_server.stop()
+    callboard_clock.advance(timedelta(minutes=2))
+
+    eventually(lambda: handler.contexts["runs"].cancelled)
+    own_server.start()
+    handler.let_go()
+    assert engine.wait_idle(WAIT_S)
+    assert engine.tasks() == []
 
 
 def test_a_server_with_no_connection_left_says_so(

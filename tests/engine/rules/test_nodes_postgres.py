@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
 
+import peewee
 import pytest
 from tests.engine.acting import (
     RECEIPT,
@@ -421,6 +422,42 @@ def test_a_task_that_somebody_has_locked_is_taken_over_when_it_is_free(
             assert column(callboard_database, "state") == ["running"]
 
         eventually(lambda: handler.played == ["free", "locked"])
+
+
+def test_what_others_kept_silent_while_the_database_was_away_is_not_counted(
+    make_engine: MakeEngine,
+    host: Engine,
+    callboard_database: str,
+    callboard_clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long the last attempt to connect took: nobody else could reach it either."""
+    add_node(callboard_database, lease=timedelta(seconds=15))
+    columns = {"state": "running", "owner": ELSEWHERE, "max_attempts": 20}
+    write_by_hand(callboard_database, RECEIPT, payload(receipt("its")), **columns)
+    handler = Scripted()
+    connect: Callable[..., Any] = peewee.Psycopg3Adapter.connect
+
+    def connect_late(*given: Any, **options: Any) -> Any:
+        connection = connect(*given, **options)
+        if threading.current_thread().name == "callboard-scheduler":
+            callboard_clock.advance(timedelta(minutes=1))
+        return connection
+
+    with make_engine(Plugin(receipts(handler))) as node:
+        assert node.wait_idle(WAIT_S)
+        monkeypatch.setattr(peewee.Psycopg3Adapter, "connect", connect_late)
+        pid = node._core.store._own_pid  # type: ignore[attr-defined]
+        sql(callboard_database, "SELECT pg_terminate_backend(?)", pid)
+        node.wake()
+        eventually(lambda: node._core.store._own_pid != pid)  # type: ignore[attr-defined]
+        assert node.wait_idle(WAIT_S)
+        assert sql(callboard_database, "SELECT owner FROM callboard_task") == [(ELSEWHERE,)]
+        assert handler.played == []
+
+        callboard_clock.advance(timedelta(minutes=1))  # from now on it is counted
+
+        eventually(lambda: handler.played == ["its"])
 
 
 def test_a_node_that_fell_idle_unnoticed_is_not_taken_for_gone(
