@@ -357,7 +357,8 @@ class Engine:
     async def aenqueue(self, message: Message, *, connection: Any = None, **options: Any) -> Enqueued:
         """Do what `enqueue` does, from asyncio, without blocking the loop.
 
-        Besides the connections that `enqueue` takes, `connection` may be a psycopg `AsyncConnection`.
+        Besides the connections that `enqueue` takes, `connection` may be a psycopg `AsyncConnection`, or an
+        `AsyncConnection` or `AsyncSession` of SQLAlchemy's on psycopg.
         """
         store = self._core.store
         if isinstance(store, AwaitedConnections) and store.is_awaited(connection):

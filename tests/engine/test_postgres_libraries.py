@@ -1,7 +1,8 @@
 """What is particular to a library when a host enqueues on its own PostgreSQL connection, and what is refused."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import peewee
@@ -249,6 +250,95 @@ def test_rule_02_a_nested_transaction_of_sqlalchemy_wakes_when_the_outer_one_com
 
     assert len(sql(engine.url, INBOX)) == 2
     assert set(engine.woken) == {2}
+
+
+# SQLAlchemy, asynchronous
+
+
+@asynccontextmanager
+async def sqlalchemy_async(url: str, **options: Any) -> AsyncIterator[Any]:
+    """Return an asynchronous engine of SQLAlchemy's."""
+    pytest.importorskip(
+        "greenlet", reason="SQLAlchemy's asyncio needs greenlet: pip install 'sqlalchemy[asyncio]'"
+    )
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    database = create_async_engine(url.replace("postgresql://", "postgresql+psycopg://"), **options)
+    try:
+        yield database
+    finally:
+        await database.dispose()
+
+
+@pytest.mark.parametrize("library", ["connection", "session", "scoped session"])
+def test_rule_02_an_asynchronous_sqlalchemy_commits_with_the_host(engine: WatchedEngine, library: str) -> None:
+    async def serve() -> None:
+        async with sqlalchemy_async(engine.url) as database:
+            from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
+
+            connection = {
+                "connection": database.connect,
+                "session": lambda: AsyncSession(database),
+                "scoped session": lambda: async_scoped_session(async_sessionmaker(database), asyncio.current_task),
+            }[library]()
+            if library == "connection":
+                await connection.start()
+            answer = await engine.aenqueue(receipt("rolled back"), connection=connection)
+            assert answer == (None, EnqueueStatus.ACCEPTED)
+            assert sql(engine.url, INBOX) == []
+            await connection.rollback()
+
+            await engine.aenqueue(receipt("one"), connection=connection)
+            await connection.execute(sqlalchemy.text("INSERT INTO note VALUES ('after the first')"))
+            async with connection.begin_nested() as savepoint:
+                await engine.aenqueue(receipt("undone"), connection=connection)
+                await savepoint.rollback()
+            with pytest.raises(StoreError, match="brevity"):
+                await engine.aenqueue(receipt(LONG), connection=connection)
+            await engine.aenqueue_many([receipt("two"), receipt("three")], connection=connection)
+            assert (sql(engine.url, INBOX), sql(engine.url, NOTES)) == ([], [])
+            await connection.commit()
+            await connection.close()
+
+    asyncio.run(serve())
+    assert sql(engine.url, NOTES) == [("after the first",)]
+    assert engine.run_due() == 3
+    assert sorted(engine.handler.played) == ["one", "three", "two"]
+
+
+def test_rule_02_an_asynchronous_sqlalchemy_that_commits_each_statement_commits_each_enqueue(
+    engine: WatchedEngine,
+) -> None:
+    async def serve() -> None:
+        async with (
+            sqlalchemy_async(engine.url, isolation_level="AUTOCOMMIT") as database,
+            database.connect() as core,
+        ):
+            await engine.aenqueue_many([receipt("one"), receipt("two")], connection=core)
+            assert len(sql(engine.url, INBOX)) == 2
+
+    asyncio.run(serve())
+
+
+def test_an_asynchronous_sqlalchemy_is_refused_where_it_is_not_on_psycopg_or_nobody_can_await(
+    engine: WatchedEngine,
+) -> None:
+    async def serve() -> None:
+        async with sqlalchemy_async(engine.url) as database:
+            async with database.connect() as core:
+                with pytest.raises(ConfigurationError, match=r"await engine\.aenqueue"):
+                    engine.enqueue(receipt("read"), connection=core)
+            with pytest.raises(ConfigurationError, match=r"takes a psycopg 3 .*, not sqlalchemy\..*AsyncEngine"):
+                await engine.aenqueue(receipt("read"), connection=database)
+        nowhere = engine.url.replace("host=", "host=/nowhere")
+        async with sqlalchemy_async(nowhere) as database:
+            from sqlalchemy.ext.asyncio import AsyncSession
+
+            session = AsyncSession(database)
+            with pytest.raises(DatabaseUnavailableError, match="connection="):
+                await engine.aenqueue(receipt("read"), connection=session)
+
+    asyncio.run(serve())
 
 
 # Bad connections

@@ -188,8 +188,8 @@ class PostgresStore:
         return postgres_host.session_on(connection)
 
     def is_awaited(self, connection: Any) -> bool:
-        """Return whether it is an asynchronous connection of psycopg's."""
-        return isinstance(connection, psycopg.AsyncConnection)
+        """Return whether it is an asynchronous connection of the host's."""
+        return postgres_host.is_awaited(connection)
 
     async def accept_on(self, connection: Any, new: Sequence[NewTask]) -> list[Enqueued]:
         """Take tasks in the transaction of the host's asynchronous connection, as the tasks' `accept` does."""

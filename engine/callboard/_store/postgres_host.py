@@ -1,10 +1,10 @@
 """Run SQL on the host's own PostgreSQL connection, in the host's own transaction: `connection=`.
 
-The host may hand over a psycopg 3 connection, a peewee database, a SQLAlchemy connection or session on psycopg,
-or Django's connection. Whatever the library, the statements go to the psycopg connection underneath, which alone
-knows whether a transaction is open on the server; its settings are not ours to change. What is written is a
-savepoint in that transaction, because a statement that fails (where the tables are missing, say) would otherwise
-end the host's.
+The host may hand over a psycopg 3 connection, a peewee database, a SQLAlchemy connection or session on psycopg, or
+Django's connection; psycopg's and SQLAlchemy's asynchronous ones can only be awaited. Whatever the library, the
+statements go to the psycopg connection underneath, which alone knows whether a transaction is open on the server;
+its settings are not ours to change. What is written is a savepoint in that transaction, because a statement that
+fails (where the tables are missing, say) would otherwise end the host's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def session_on(connection: Any) -> AbstractContextManager[Session]:
     """
     if isinstance(connection, psycopg.Connection):
         return _session(connection)
-    if isinstance(connection, psycopg.AsyncConnection):
+    if is_awaited(connection):
         raise ConfigurationError(
             "an asynchronous connection can only be awaited: `await engine.aenqueue(message, connection=...)` or"
             " `aenqueue_many`"
@@ -57,17 +57,46 @@ def session_on(connection: Any) -> AbstractContextManager[Session]:
     raise _refusal(f"{type(connection).__module__}.{type(connection).__qualname__}")
 
 
-async def accept_on(connection: psycopg.AsyncConnection[Any], new: Sequence[NewTask]) -> list[Enqueued]:
+def is_awaited(connection: Any) -> bool:
+    """Return whether it is an asynchronous connection, or SQLAlchemy's session on one.
+
+    SQLAlchemy is not asked, because its asynchronous part cannot be imported everywhere.
+    """
+    if isinstance(connection, psycopg.AsyncConnection):
+        return True
+    return any(base.__module__.startswith("sqlalchemy.ext.asyncio.") for base in type(connection).__mro__)
+
+
+async def accept_on(connection: Any, new: Sequence[NewTask]) -> list[Enqueued]:
     """Append tasks to the inbox on an asynchronous connection, as `session_on` and `accept` do on others."""
+    raw = connection if isinstance(connection, psycopg.AsyncConnection) else await _sqlalchemys(connection)
     text, _ = spoken(ACCEPT)
     with translated(_FOREIGN):
-        async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
-            if not _is_ours(connection):
+        async with psycopg.AsyncCursor(raw, row_factory=psycopg.rows.tuple_row) as cursor:
+            if not _is_ours(raw):
                 await cursor.execute(_LOOK)
                 await cursor.fetchall()
-            async with connection.transaction():
+            async with raw.transaction():
                 await cursor.executemany(text, new)
     return [Enqueued(None, EnqueueStatus.ACCEPTED)] * len(new)
+
+
+async def _sqlalchemys(connection: Any) -> psycopg.AsyncConnection[Any]:
+    """Return the connection under one of SQLAlchemy's, or under its session, which begins its transaction."""
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    core = connection
+    with _connecting():
+        if isinstance(connection, (AsyncSession, async_scoped_session)):
+            core = await connection.connection()
+        if not isinstance(core, AsyncConnection):
+            raise _refusal(f"{type(connection).__module__}.{type(connection).__qualname__}")
+        raw = (await core.get_raw_connection()).driver_connection
+        if not isinstance(raw, psycopg.AsyncConnection):
+            raise _refusal(f"SQLAlchemy's on {core.dialect.name}+{core.dialect.driver}")
+        if not core.in_transaction():
+            await core.begin()  # as its own first statement would, so that its commit is one
+    return raw
 
 
 def _is_ours(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
