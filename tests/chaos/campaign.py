@@ -43,10 +43,7 @@ class Campaign:
         sabotage: str = "",
         on: str = SQLITE,
     ) -> None:
-        """Prepare to kill so many processes, with files in `folder`, telling `say` how it goes.
-
-        The MLS hosts have files of their own, so they are only killed where the engine has one, too.
-        """
+        """Prepare to kill so many processes, with files in `folder`, telling `say` how it goes."""
         self.totals = {ENGINE: Figures(), MLS: Figures()}
         self.violations: list[str] = []
         self._folder = folder
@@ -68,7 +65,7 @@ class Campaign:
         number = 0
         while self._killed() < self._kills and (limit_s is None or time.monotonic() - began_s < limit_s):
             number += 1
-            wants_mls = self._on == SQLITE and self.totals[MLS].kills.total() < _MLS_SHARE * self._killed()
+            wants_mls = self.totals[MLS].kills.total() < _MLS_SHARE * self._killed()
             self._play_round(MLS if wants_mls else ENGINE, number)
             self._say(f"round {number}: {self._killed()} kills in {time.monotonic() - began_s:.0f} s")
         if self._killed() >= _ENOUGH:
@@ -80,7 +77,7 @@ class Campaign:
         """Return the figures in words."""
         engine, mls = self.totals[ENGINE], self.totals[MLS]
         dead = ", ".join(f"{count} {reason}" for reason, count in sorted(engine.dead.items()))
-        points = [*CRASH_POINTS, *(RINE_CRASH_POINTS if self._on == SQLITE else ())]
+        points = [*CRASH_POINTS, *RINE_CRASH_POINTS]
         hit = len(set(points) - set(self._missed()))
         return [
             f"engine: {_told(engine)}; {engine.tasks} tasks, {engine.requests} requests, {engine.runs} runs"
@@ -97,7 +94,7 @@ class Campaign:
         seed = f"{self._seed} {number}"
         manners = [self._deals[part]() for _ in range(min(_KILLS[part], self._kills - self._killed()))]
         one = (
-            MlsRound(place, seed, manners)
+            MlsRound(place, seed, manners, on=self._on)
             if part == MLS
             else Round(place, seed, manners, sabotage=self._sabotage, on=self._on)
         )
@@ -113,7 +110,7 @@ class Campaign:
     def _missed(self) -> list[str]:
         engine, mls = self.totals[ENGINE].kills, self.totals[MLS].kills
         missed = [point for point in CRASH_POINTS if not engine[point]]
-        return missed if self._on != SQLITE else missed + [point for point in RINE_CRASH_POINTS if not mls[point]]
+        return missed + [point for point in RINE_CRASH_POINTS if not mls[point]]
 
 
 def _dealer(rng: random.Random, cards: Sequence[str]) -> Callable[[], str]:

@@ -40,10 +40,13 @@ def test_the_ledger_finds_a_node_on_postgres_that_commits_effects_before_outcome
     assert any("was done 2 times for 1 requests" in violation for violation in played.violations)
 
 
-def test_killed_hosts_keep_their_groups_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on", SORTS)
+def test_killed_hosts_keep_their_groups_in_order(tmp_path: Path, on: str) -> None:
+    if on == POSTGRES:
+        pytest.importorskip("tests.postgres").server_url()
     manners = ["rine.commit.saved", "random", "rine.commit.published"]
 
-    (played := MlsRound(tmp_path, "handful", manners)).play()
+    (played := MlsRound(tmp_path, "handful", manners, on=on)).play()
 
     assert played.violations == []
     assert played.figures.kills.total() >= len(manners)

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.chaos import fate
+from tests.chaos.database import SQLITE
 from tests.chaos.fate import Fate
 from tests.chaos.figures import Figures
 from tests.chaos.mls import witness
@@ -37,13 +38,14 @@ class MlsRound:
         violations: What must not have happened.
     """
 
-    def __init__(self, folder: Path, seed: str, manners: Sequence[str]) -> None:
-        """Prepare a round in `folder`, which is empty; `manners` are as those of `Round`, without `halted`."""
+    def __init__(self, folder: Path, seed: str, manners: Sequence[str], *, on: str = SQLITE) -> None:
+        """Prepare a round in `folder`, which is empty; the rest is as for `Round`, but nobody is `halted`."""
         self.figures = Figures(rounds=1)
         self.violations: list[str] = []
         self._folder = folder
         self._rng = random.Random(seed)
         self._waiting = list(manners)
+        self._on = on
         self._numbers = itertools.count(1)
         self._serving: dict[str, Fate] = {}
 
@@ -54,7 +56,7 @@ class MlsRound:
         database.SYNCHRONOUS = "OFF"  # processes get killed here, the power stays on
         try:
             with ExitStack() as stack:
-                world = World(self._folder, self._rng, stack)
+                world = World(self._folder, self._rng, stack, self._on)
                 stack.callback(self._close)
                 self._disturb(world)
                 world.calm_down()

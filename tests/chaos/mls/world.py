@@ -6,6 +6,7 @@ import random
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.chaos import database
 from tests.chaos.mls.process import PLUGINS, impatient
 
 from callboard import Engine, ServiceUnavailable
@@ -30,8 +31,8 @@ class World:
         left: For each group the inboxes that asked to leave it.
     """
 
-    def __init__(self, folder: Path, rng: random.Random, stack: ExitStack) -> None:
-        """Found the groups in `folder`, which is empty, and tell the hosts' engines of them."""
+    def __init__(self, folder: Path, rng: random.Random, stack: ExitStack, on: str) -> None:
+        """Found the groups in `folder`, which is empty, and tell the hosts' engines, on this sort of database."""
         self._folder = folder
         self._rng = rng
         self._stack = stack
@@ -50,6 +51,11 @@ class World:
             self.network.directory.promote(group_id, "bob")
         for device in self.devices.values():
             device.join_groups()
+        self._databases: dict[str, str] = {}
+        for inbox_id in HOSTS:
+            own = folder / inbox_id
+            own.mkdir()
+            self._databases[inbox_id] = stack.enter_context(database.fresh(on, own))
         self._hosts = {self.devices[f"{inbox_id}-phone"].installation_id for inbox_id in HOSTS}
         for inbox_id in HOSTS:
             self.devices.pop(f"{inbox_id}-phone").close()
@@ -67,7 +73,7 @@ class World:
 
     def database(self, inbox_id: str) -> str:
         """Return where a host's engine keeps its tasks."""
-        return f"sqlite:///{self._folder / inbox_id}.db"
+        return self._databases[inbox_id]
 
     def engine(self, inbox_id: str) -> Engine:
         """Return an engine on a host's database that executes nothing."""
