@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -131,8 +132,7 @@ class Claim:
             if not self._workload.runs:
                 self._claim_alone()
         else:
-            for group_id in self._workload.thirsty():
-                self._refill(group_id)
+            self._refill(self._workload.thirsty())
             known = [kind for kind in due if kind in self._runnable]
             if known and not self._workload.is_full():
                 self._claim_due(known)
@@ -194,14 +194,19 @@ class Claim:
         for kind in {task.kind for task in tasks}:
             self._tasks.park_more(self._session, kind, groups, self._now_ns, PARK_BATCH)
 
-    def _refill(self, group_id: bytes) -> None:
-        room = self._workload.room_in(group_id)
-        rows = self._tasks.parked(self._session, group_id, self._node_id, self._now_ns, room)
-        if len(rows) < room:
-            self._workload.backlogged.pop(group_id, None)
-            self._emptied.append(group_id)
+    def _refill(self, group_ids: Sequence[bytes]) -> None:
+        if not group_ids:
+            return
+        rooms = {group_id: self._workload.room_in(group_id) for group_id in group_ids}
+        rows = self._tasks.parked(self._session, rooms, self._node_id, self._now_ns)
+        found = Counter(task.group_id for task in rows)
+        emptied = [group_id for group_id, room in rooms.items() if found[group_id] < room]
+        if emptied:
+            for group_id in emptied:
+                self._workload.backlogged.pop(group_id, None)
+            self._emptied += emptied
             # None should be left; a clock that went back, or another node in the group, may have kept some.
-            self._tasks.unpark(self._session, [group_id])
+            self._tasks.unpark(self._session, emptied)
         for task in rows:
             self._admit(task)
 

@@ -46,9 +46,12 @@ _SOON_S = 0.5
 OLDEST_SERVER = 14
 """The oldest server: 13 is past its end of life, and 14 was the oldest one supported when this was written."""
 
-_SETTINGS = "-c enable_seqscan=off -c plan_cache_mode=force_custom_plan"
+_SETTINGS = "-c enable_seqscan=off -c jit=off"
 """What our own connections ask of the planner, besides what the URL says. A queue is empty when it is analyzed and
 full a second later: with a plan made for the empty one a claim read the whole table (0.07 of the drain rate)."""
+
+_PREPARE_AFTER = 2
+"""How often a statement runs before the server is asked to keep its plan, which is half of a short one's time."""
 
 MIGRATIONS = Migrations(
     folder="migrations_postgres",
@@ -354,6 +357,23 @@ class _OwnDatabase(PooledPostgresqlDatabase):
     """
 
     is_retired = False
+    _is_direct: bool | None = None
+
+    def _initialize_connection(self, connection: Any) -> None:
+        """Have the server keep plans, unless a pooler hands the session on to somebody who has none of them.
+
+        A pooler makes up the process that it names to its clients.
+        """
+        if self._is_direct is None:
+            [(pid,)] = connection.execute("SELECT pg_backend_pid()").fetchall()
+            self._is_direct = pid == connection.info.backend_pid
+        if self._is_direct:
+            connection.prepare_threshold = _PREPARE_AFTER
+
+    def begin(self, isolation_level: str | None = None) -> None:
+        """Begin a transaction; unprepared, since the isolation level may bring further statements with it."""
+        level = "" if isolation_level is None else f" TRANSACTION ISOLATION LEVEL {isolation_level}"
+        _raw(self).execute(f"BEGIN{level}", prepare=False)
 
     def _is_closed(self, connection: Any) -> bool:
         """Return whether it is of no more use: to one that is idle a server speaks only when it has ended it.
@@ -425,7 +445,7 @@ def _own(given: dict[str, Any]) -> _OwnDatabase:
     return _OwnDatabase(  # type: ignore[no-untyped-call]
         given.get("dbname", ""),
         prefer_psycopg3=True,
-        prepare_threshold=None,  # PgBouncer hands a session on to somebody who has not prepared our statements
+        prepare_threshold=None,
         max_connections=None,
         stale_timeout=None,
         **options,

@@ -1,13 +1,15 @@
 """The SQL of the task, dead-task and inbox tables on PostgreSQL: each function is one step, inside a session.
 
-Many rows travel as one array for each column, so that a batch is one statement. Nothing here waits for a row that
-somebody else has locked, but for the calls that write one task and commit: a claim, the end of a batch of runs and
-the merging of the inbox leave such a row for later.
+Many rows travel as one array for each column, so that a batch is one statement. Rows that a query chooses are
+changed as `id = ANY(ARRAY(...))`: with old statistics the planner may run the query of `id IN (...)` again for
+each row, which took a minute for 20,000. Nothing here waits for a row that somebody else has locked, but for the
+calls that write one task and commit: a claim, the end of a batch of runs and the merging of the inbox leave such a
+row for later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from callboard import _lifecycle
 from callboard._store.interface import Row, Session
@@ -54,6 +56,10 @@ _PULL_IN = (
     " WHERE identity = ?2"
 )
 
+# `+ 0` keeps the planner from the partial indexes: it took the one of due rows to find 512 ids, and read it whole.
+_STILL_DUE = DUE.replace("parked", "parked + 0").replace("alone", "alone + 0")
+_STILL_PARKED = "parked + 0 = 1"
+_STILL_ALONE = ALONE.replace("alone", "alone + 0")
 # The look at others' running rows is only good under the group's lock, and in a statement that begins after it.
 # With LIMIT, because the planner would make a join of it: if no rows ran when the table was analyzed, that reads
 # all running rows for each due one (0.05 of the drain rate beside a million sleeping rows). Twice, because an
@@ -69,7 +75,8 @@ _DUE_CANDIDATES = (
     "SELECT id, group_id FROM unnest(?2::text[]) AS wanted(kind) CROSS JOIN LATERAL"
     " (SELECT id, group_id, next_attempt_at_ns FROM callboard_task"
     f" WHERE {DUE} AND callboard_task.kind = wanted.kind AND next_attempt_at_ns <= ?3 AND {_NOT_ELSEWHERE}"
-    "{grouped} ORDER BY next_attempt_at_ns, id LIMIT ?4) AS first ORDER BY next_attempt_at_ns, id LIMIT ?4"
+    "{grouped} ORDER BY next_attempt_at_ns, id LIMIT {limit}) AS first"
+    " ORDER BY next_attempt_at_ns, id LIMIT {limit}"
 )
 _LOCK_GROUPS = (
     "SELECT group_id FROM unnest(?2::bytea[]) AS wanted(group_id)"
@@ -77,10 +84,6 @@ _LOCK_GROUPS = (
 )
 _CLAIM_SPACE = 0x63616C6C
 """The first key of the advisory locks of groups, `call` in ASCII; the second is the group's hash."""
-# `+ 0` keeps the planner from the partial indexes: it took the one of due rows to find 512 ids, and read it whole.
-_STILL_DUE = DUE.replace("parked", "parked + 0").replace("alone", "alone + 0")
-_STILL_PARKED = "parked + 0 = 1"
-_STILL_ALONE = ALONE.replace("alone", "alone + 0")
 _TAKE = (
     "WITH free(group_id) AS MATERIALIZED (SELECT group_id FROM unnest(?3::bytea[]) AS locked(group_id)"
     f" WHERE {_NOT_RUN_BY_OTHERS.format(group_id='locked.group_id')})"
@@ -89,8 +92,10 @@ _TAKE = (
     " AND next_attempt_at_ns <= ?4 AND {condition} ORDER BY next_attempt_at_ns, id FOR UPDATE SKIP LOCKED"
 )
 _PARKED_CANDIDATES = (
-    "SELECT id FROM callboard_task WHERE parked = 1 AND group_id = ? AND next_attempt_at_ns <= ?"
-    " ORDER BY next_attempt_at_ns, id LIMIT ?"
+    "SELECT first.id, wanted.group_id FROM unnest(?::bytea[], ?::bigint[]) AS wanted(group_id, room)"
+    " CROSS JOIN LATERAL (SELECT id FROM callboard_task WHERE parked = 1"
+    " AND callboard_task.group_id = wanted.group_id AND next_attempt_at_ns <= ?"
+    " ORDER BY next_attempt_at_ns, id LIMIT wanted.room) AS first"
 )
 _ALONE_CANDIDATES = (
     f"SELECT id, group_id FROM callboard_task WHERE {ALONE} AND next_attempt_at_ns <= ?2"
@@ -112,10 +117,10 @@ _START = (
 )
 _PARK = f"UPDATE callboard_task SET parked = 1 WHERE {_IN_IDS}"
 _PARK_MORE = (
-    "UPDATE callboard_task SET parked = 1 WHERE id IN (SELECT id FROM callboard_task WHERE id IN (SELECT id FROM"
-    f" (SELECT id, group_id FROM callboard_task WHERE {DUE} AND kind = ? AND next_attempt_at_ns <= ?"
-    " ORDER BY next_attempt_at_ns, id LIMIT ?) AS first WHERE group_id = ANY(?::bytea[]))"
-    f" AND {DUE} FOR UPDATE SKIP LOCKED)"
+    "UPDATE callboard_task SET parked = 1 WHERE id = ANY(ARRAY(SELECT id FROM callboard_task WHERE id = ANY(ARRAY("
+    f"SELECT id FROM (SELECT id, group_id FROM callboard_task WHERE {DUE} AND kind = ? AND next_attempt_at_ns <= ?"
+    " ORDER BY next_attempt_at_ns, id LIMIT ?) AS first WHERE group_id = ANY(?::bytea[])))"
+    f" AND {_STILL_DUE} FOR UPDATE SKIP LOCKED))"
 )
 _RUNNING = f"SELECT id, token, requests, cancelled FROM callboard_task WHERE {_IN_IDS} AND state = 'running'"
 _HOLD = (
@@ -142,13 +147,13 @@ _RUN_AGAIN = (
     " WHERE id = ?4"
 )
 _UNPARK_FREE = (
-    "UPDATE callboard_task SET parked = 0 WHERE id IN (SELECT id FROM callboard_task WHERE parked = 1"
+    "UPDATE callboard_task SET parked = 0 WHERE id = ANY(ARRAY(SELECT id FROM callboard_task WHERE parked = 1"
     " AND (group_id IS NULL OR group_id IN (WITH RECURSIVE behind(group_id) AS"
     " ((SELECT group_id FROM callboard_task WHERE parked = 1 AND group_id IS NOT NULL ORDER BY group_id LIMIT 1)"
     " UNION ALL SELECT (SELECT group_id FROM callboard_task WHERE parked = 1 AND group_id > behind.group_id"
     " ORDER BY group_id LIMIT 1) FROM behind WHERE behind.group_id IS NOT NULL)"
     " SELECT group_id FROM behind WHERE group_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM callboard_task AS other"
-    " WHERE other.state = 'running' AND other.group_id = behind.group_id))) FOR UPDATE SKIP LOCKED)"
+    " WHERE other.state = 'running' AND other.group_id = behind.group_id))) FOR UPDATE SKIP LOCKED))"
 )
 _DELETE = f"DELETE FROM callboard_task WHERE {_IN_IDS}"
 _KEEP = (
@@ -175,24 +180,24 @@ _HAND_BACK = (
 )
 _UNPARK = "UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND group_id = ANY(?::bytea[])"
 _SET_ASIDE = (
-    "UPDATE callboard_task SET state = 'deferred', next_attempt_at_ns = ? WHERE id IN ("
+    "UPDATE callboard_task SET state = 'deferred', next_attempt_at_ns = ? WHERE id = ANY(ARRAY("
     f"SELECT id FROM callboard_task WHERE {DUE} AND kind = ?"
     " AND next_attempt_at_ns <= ? AND expires_at_ns > ? AND length(data) > 0"
     " AND (max_attempts IS NULL OR attempts < max_attempts)"
-    " ORDER BY next_attempt_at_ns, id LIMIT ? FOR UPDATE SKIP LOCKED) RETURNING id"
+    " ORDER BY next_attempt_at_ns, id LIMIT ? FOR UPDATE SKIP LOCKED)) RETURNING id"
 )
 _SET_ASIDE_AGAIN = (
-    "UPDATE callboard_task SET next_attempt_at_ns = ? WHERE id IN (SELECT id FROM callboard_task"
+    "UPDATE callboard_task SET next_attempt_at_ns = ? WHERE id = ANY(ARRAY(SELECT id FROM callboard_task"
     " WHERE state = 'deferred' AND kind = ? AND next_attempt_at_ns <= ? ORDER BY next_attempt_at_ns, id LIMIT ?"
-    " FOR UPDATE SKIP LOCKED) RETURNING id"
+    " FOR UPDATE SKIP LOCKED)) RETURNING id"
 )
 _SET_THESE_ASIDE = (
     f"UPDATE callboard_task SET state = 'deferred', parked = 0, next_attempt_at_ns = ? WHERE {_IN_IDS}"
 )
 _TAKE_UP = (
     "UPDATE callboard_task SET state = 'pending', next_attempt_at_ns = least(next_attempt_at_ns, ?1)"
-    " WHERE id IN (SELECT id FROM callboard_task WHERE state = 'deferred' AND kind = ANY(?2::text[])"
-    " AND (next_attempt_at_ns <= ?1 OR id <> ALL(?3::bigint[])) LIMIT ?4 FOR UPDATE SKIP LOCKED)"
+    " WHERE id = ANY(ARRAY(SELECT id FROM callboard_task WHERE state = 'deferred' AND kind = ANY(?2::text[])"
+    " AND (next_attempt_at_ns <= ?1 OR id <> ALL(?3::bigint[])) LIMIT ?4 FOR UPDATE SKIP LOCKED))"
 )
 _DEFERRED_EXPIRED = (
     f"SELECT {TASK} FROM callboard_task WHERE state = 'deferred' AND expires_at_ns <= ? LIMIT ?"
@@ -209,8 +214,8 @@ _TELL = (
     " WHERE pg_class.oid = 'callboard_task'::regclass"
 )
 _PRUNE_DEAD = (
-    "DELETE FROM callboard_dead_task WHERE id IN"
-    " (SELECT id FROM callboard_dead_task WHERE died_at_ns < ? ORDER BY died_at_ns LIMIT ? FOR UPDATE SKIP LOCKED)"
+    "DELETE FROM callboard_dead_task WHERE id = ANY(ARRAY(SELECT id FROM callboard_dead_task"
+    " WHERE died_at_ns < ? ORDER BY died_at_ns LIMIT ? FOR UPDATE SKIP LOCKED))"
 )
 
 
@@ -274,21 +279,22 @@ class PostgresTasks(Inbox):
         self, session: Session, kinds: Sequence[str], node_id: int, now_ns: int, limit: int, *, grouped_only: bool
     ) -> list[Task]:
         """Lock due rows of `kinds` and their groups, and return them as `start` will leave them."""
-        sql = _DUE_CANDIDATES.format(grouped=_GROUPED if grouped_only else "")
-        found = session.rows(sql, (node_id, list(kinds), now_ns, limit))
+        # The limit is in the text, because a plan that is kept for any limit sorts all due rows.
+        sql = _DUE_CANDIDATES.format(grouped=_GROUPED if grouped_only else "", limit=limit)
+        found = session.rows(sql, (node_id, list(kinds), now_ns))
         if not found:  # in spite of the heads: another node is at work in their groups
             self._look_soon()
         return self._take(session, found, _STILL_DUE, node_id, now_ns)
 
-    def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
-        """Return the earliest rows that were parked behind their group's, as `start` will leave them."""
-        found = session.rows(_PARKED_CANDIDATES, (group_id, now_ns, limit))
-        return self._take(session, [(row[0], group_id) for row in found], _STILL_PARKED, node_id, now_ns)
+    def parked(self, session: Session, rooms: Mapping[bytes, int], node_id: int, now_ns: int) -> list[Task]:
+        """Return the earliest rows that were parked behind their groups', as `start` will leave them."""
+        found = session.rows(_PARKED_CANDIDATES, (list(rooms), list(rooms.values()), now_ns))
+        return self._take(session, found, _STILL_PARKED, node_id, now_ns)
 
     def _take(
         self,
         session: Session,
-        found: Sequence[tuple[int, bytes | None]],
+        found: Sequence[Row],
         condition: str,
         node_id: int,
         now_ns: int,

@@ -8,7 +8,7 @@ one statement, whose text the driver has already prepared.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from callboard import _lifecycle
@@ -255,10 +255,12 @@ class SqliteTasks(SqlTasks):
             found = sorted(found, key=attrgetter("next_attempt_at_ns"))[:limit]
         return found
 
-    def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
-        """Return the earliest rows that were parked behind their group's, as `start` will leave them."""
+    def parked(self, session: Session, rooms: Mapping[bytes, int], node_id: int, now_ns: int) -> list[Task]:
+        """Return the earliest rows that were parked behind their groups', as `start` will leave them."""
         return [
-            Task._make(row) for row in session.rows(_PARKED, (node_id, group_id, now_ns, node_id, node_id, limit))
+            Task._make(row)
+            for group_id, room in rooms.items()
+            for row in session.rows(_PARKED, (node_id, group_id, now_ns, node_id, node_id, room))
         ]
 
     def start(self, session: Session, ids: Sequence[int], now_ns: int, owner: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from callboard._clock import NEVER_NS
@@ -120,8 +120,8 @@ class TaskTable(Protocol):
         """
         ...
 
-    def parked(self, session: Session, group_id: bytes, node_id: int, now_ns: int, limit: int) -> list[Task]:
-        """Return a group's parked rows that are due, as `due` does."""
+    def parked(self, session: Session, rooms: Mapping[bytes, int], node_id: int, now_ns: int) -> list[Task]:
+        """Return parked rows of groups that are due, as `due` does; of each group as many as it has room for."""
         ...
 
     def start(self, session: Session, ids: Sequence[int], now_ns: int, owner: int) -> None:

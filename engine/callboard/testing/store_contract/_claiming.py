@@ -202,7 +202,7 @@ class ClaimingTests(ContractTests):
         before = steps.rows()
 
         def parked(now_ns: int = NOW_NS, limit: int = MANY, node: int = node_id) -> list[Task]:
-            rows: list[Task] = steps.do(steps.tasks.parked, b"g", node, now_ns, limit)
+            rows: list[Task] = steps.do(steps.tasks.parked, {b"g": limit, b"empty": limit}, node, now_ns)
             return rows
 
         steps.do(steps.tasks.park, ids)
@@ -250,7 +250,7 @@ class ClaimingTests(ContractTests):
         assert steps.enqueue(new).status == "merged"
         steps.do(steps.tasks.pull_in, new.identity, NOW_NS - 7)
         assert (steps.row().requests, steps.row().next_attempt_at_ns) == (2, NOW_NS - 7)
-        [task] = steps.do(steps.tasks.parked, b"g", 0, NOW_NS, 1)
+        [task] = steps.do(steps.tasks.parked, {b"g": 1}, 0, NOW_NS)
         steps.do(steps.tasks.start, [task.id], NOW_NS, steps.node())
         steps.settle((task, kept(task)))
         assert texts(steps.due()) == ["read"], "it is not parked again after its run"

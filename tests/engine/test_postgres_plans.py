@@ -1,0 +1,92 @@
+"""What claims read on PostgreSQL, counted in pages, where the planner knows the table only as it was when empty.
+
+That is how queues are: empty when they are analyzed, and full a second later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.postgres import postgres_url
+
+from callboard._actors.claiming import BATCH, PARK_BATCH
+from callboard._store.postgres import PostgresStore, open_postgres
+from callboard.stores import NewTask, Row, Session
+
+__all__ = ["postgres_url"]
+
+KIND = "acme.Note"
+NOW_NS = 10**18
+GROUPS = [b"%d" % number for number in range(10)]
+
+
+class Counting:
+    """A session that counts the pages that its statements read, by having each explained and undone first."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.pages = 0
+
+    def _explain(self, sql: str, params: Any) -> None:
+        self._session.run("SAVEPOINT explained")
+        [(text,)] = self._session.rows(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", params)
+        self._session.run("ROLLBACK TO explained")
+        [found] = json.loads(text) if isinstance(text, str) else text
+        self.pages += found["Plan"]["Shared Hit Blocks"] + found["Plan"]["Shared Read Blocks"]
+
+    def rows(self, sql: str, params: Any = ()) -> list[Row]:
+        self._explain(sql, params)
+        return self._session.rows(sql, params)
+
+    def run(self, sql: str, params: Any = ()) -> int:
+        self._explain(sql, params)
+        return self._session.run(sql, params)
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    store = open_postgres(postgres_url)
+    store.prepare(0)
+    with store.transaction() as session:
+        session.run("ANALYZE callboard_task")
+    yield store
+    store.close()
+
+
+def enqueue(store: PostgresStore, numbers: range) -> None:
+    new = []
+    for number in numbers:
+        identity = hashlib.sha256(b"%d" % number).digest()
+        group_id = GROUPS[number % len(GROUPS)]
+        policy = (20, 0, NOW_NS * 2, number, None, None, None, None)
+        new.append(NewTask(KIND, group_id, identity, b"\0", identity, *policy))
+    with store.transaction() as session:
+        store.tasks.enqueue_many(session, new, (), [])
+
+
+def test_a_claim_reads_as_much_of_a_long_table_as_of_a_short_one(store: PostgresStore) -> None:
+    pages = []
+    for numbers in (range(2 * BATCH), range(2 * BATCH, 20 * BATCH)):
+        enqueue(store, numbers)
+        with store.transaction() as session:
+            counting: Any = Counting(session)
+            assert len(store.tasks.due(counting, [KIND], 1, NOW_NS, BATCH, grouped_only=False)) == BATCH
+        pages.append(counting.pages)
+
+    assert pages[1] < 1.5 * pages[0], pages
+
+
+def test_parking_reads_each_row_a_few_times(store: PostgresStore) -> None:
+    """With `id IN (SELECT ...)` it read as many as there are, for each: 20,000 rows took a minute."""
+    count = 5_000
+    enqueue(store, range(count))
+    with store.transaction() as session:
+        counting: Any = Counting(session)
+        store.tasks.park_more(counting, KIND, GROUPS, NOW_NS, PARK_BATCH)
+        assert session.rows("SELECT count(*) FROM callboard_task WHERE parked = 1") == [(count,)]
+
+    assert counting.pages < 30 * count
