@@ -1,14 +1,15 @@
-"""Drain tasks with leases and fencing, and with an engine from which they were taken out."""
+"""Drain tasks with leases and fencing, and with an engine from which they were taken out; tasks per second."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
-from drain import GROUPS, TASKS, drain_rate
-from harness import Report, fresh_file
+from benchmarks import work
+from benchmarks.apart import apart
+from benchmarks.bench import Bench
 
 from callboard._actors.runner import Runner
 from callboard._store import sqlite_tasks
@@ -44,19 +45,18 @@ def unleased() -> Iterator[None]:
         yield
 
 
-def main() -> None:
+def drain(key: str, place: str, tasks: int, leased: bool) -> float:
+    """Return tasks per second, with leases or without."""
+    with nullcontext() if leased else unleased():
+        return work.drain(key, place, tasks, 100)[0]
+
+
+def measure(bench: Bench) -> None:
     """Measure in turn, so that a busy moment of the machine falls on both."""
-    report = Report(f"leases: {TASKS:,} due no-op tasks over {GROUPS} groups, tasks per second", repeat=15)
-    whole, bare = "with leases and fencing", "without"
-    for _ in range(report.repeat):
-        with fresh_file() as path:
-            report.add(whole, drain_rate(path, GROUPS))
-        with fresh_file() as path, unleased():
-            report.add(bare, drain_rate(path, GROUPS))
-    report.ratio(f"{whole} / {bare}", whole, bare)
-    report.at_least(f"{whole} / {bare}", 0.9)
-    report.print()
-
-
-if __name__ == "__main__":
-    main()
+    tasks = bench.size(10_000, 2_000)
+    table = bench.table("drain, 100 groups, callboard, sqlite", "tasks per second", "with leases and fencing")
+    for _ in bench.turns(15):
+        for row, leased in ((table.subject, True), ("without", False)):
+            with bench.place("sqlite") as path:
+                table.add(row, apart(drain, "callboard.Callboard", path, tasks, leased))
+    table.ratio_at_least("without", 0.9)

@@ -1,7 +1,8 @@
-"""Import callboard and run `callboard --help`, each in a fresh interpreter: milliseconds.
+"""Import callboard, run `callboard --help`, and import and start each contestant, in fresh interpreters; ms.
 
-What callboard costs is counted beyond its dependencies' modules that it imports; what it imports of the
-standard library counts as its own, unless they import it too.
+What callboard costs is counted beyond its dependencies' modules that it imports; what it imports of the standard
+library counts as its own, unless they import it too. The suite's own modules are imported before a contestant's:
+they bring `sqlite3`, `multiprocessing` and `json`, which flatters those who use them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from harness import Report
+from benchmarks import work
+from benchmarks.bench import Bench
 
 _DEPENDENCIES = """
 import sys, sysconfig
@@ -53,22 +55,26 @@ def took_ms(*command: str) -> float:
     return (time.perf_counter() - began_s) * 1_000
 
 
-def main() -> None:
+def measure(bench: Bench) -> None:
     """Measure in turn."""
-    report = Report("import callboard, and callboard --help, ms", repeat=15)
+    imports = bench.table("import callboard", "ms", "callboard beyond its dependencies")
+    command_line = bench.table("the command line", "ms", "callboard --help")
     dependencies = python(_DEPENDENCIES)
     command = str(Path(sys.executable).with_name("callboard"))
     took_ms(command, "--help")
-    for _ in range(report.repeat):
+    for _ in bench.turns(15, 5):
         of_dependencies, of_callboard = python(_IMPORTS, *dependencies)
-        report.add("its dependencies", int(of_dependencies) / 1e6)
-        report.add("callboard beyond them", int(of_callboard) / 1e6)
-        report.add("python -c pass", took_ms(sys.executable, "-c", "pass"))
-        report.add("callboard --help", took_ms(command, "--help"))
-    report.ratio("callboard / its dependencies", "callboard beyond them", "its dependencies")
-    report.at_most("callboard beyond them", 50)
-    report.print()
-
-
-if __name__ == "__main__":
-    main()
+        imports.add("its dependencies", int(of_dependencies) / 1e6)
+        imports.add(imports.subject, int(of_callboard) / 1e6)
+        command_line.add("python -c pass", took_ms(sys.executable, "-c", "pass"))
+        command_line.add(command_line.subject, took_ms(command, "--help"))
+    imports.median_at_most(imports.subject, 50)
+    for database in ("sqlite", "postgres"):
+        tables = [
+            bench.table(f"import, {database}", "ms"),
+            bench.table(f"make the tables and start the workers, {database}", "ms"),
+        ]
+        contestants = [who for who in bench.contestants(database) if who.runs_handlers]
+        for _ in bench.turns(5, 2):
+            for who in contestants:
+                bench.measure(tables, who, work.import_and_start)
