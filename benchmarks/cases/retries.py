@@ -14,7 +14,7 @@ FAILURES = 3
 
 def measure(bench: Bench) -> None:
     """Measure in turn."""
-    tasks = bench.size(5_000, 1_000)
+    tasks = bench.size(5_000, 500)
     for database in ("sqlite", "postgres"):
         table = bench.table(f"retry storm, each fails {FAILURES} times, {database}", "tasks per second")
         contestants = bench.contestants(database)

@@ -25,7 +25,7 @@ class RawSqlite(Peer):
     database = "sqlite"
     settings = f"WAL, synchronous=FULL; prepared statements, deletes by id in transactions of {BATCH}"
 
-    _INSERT = "INSERT INTO t (grp, due, state, data) VALUES (?, 1, 0, ?)"
+    _INSERT = "INSERT INTO t (id, grp, due, state, data) VALUES (?, ?, 1, 0, ?)"
 
     def __init__(self, place: str, handler: Handler) -> None:
         """Make the table."""
@@ -43,17 +43,20 @@ class RawSqlite(Peer):
         connection.execute("PRAGMA synchronous=FULL")
         return connection
 
+    def _row(self, number: int, groups: int) -> tuple[int, str, bytes]:
+        return number + 1, str(number % groups), payload(number)  # SQLite would use ids of deleted rows again
+
     def enqueue_each(self, numbers: Iterable[int], groups: int) -> None:
         """Insert rows, each in its transaction."""
         for number in numbers:
-            self._connection.execute(self._INSERT, (str(number % groups), payload(number)))
+            self._connection.execute(self._INSERT, self._row(number, groups))
             if self._rows is not None:
                 self._rows.put(number)
 
     def enqueue_bulk(self, numbers: Sequence[int], groups: int) -> None:
         """Insert all rows with `executemany` in one transaction."""
         self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany(self._INSERT, [(str(number % groups), payload(number)) for number in numbers])
+        self._connection.executemany(self._INSERT, [self._row(number, groups) for number in numbers])
         self._connection.execute("COMMIT")
 
     def enqueue_threads(self, numbers: Sequence[int], groups: int, threads: int) -> None:
