@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.apart import MeasurementFailed
 from benchmarks.bench import Bench
 from benchmarks.cases import NAMES, case
 from benchmarks.places import Places
@@ -30,19 +31,26 @@ def main() -> None:
     if unknown := set(options.cases) - set(NAMES):
         parser.error(f"there is no case {', '.join(sorted(unknown))}; the cases are {', '.join(NAMES)}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the server and its files go, too
+    failed: list[str] = []
     places = Places()
     try:
         for name in options.cases or NAMES:
             print(f"{name}", file=sys.stderr, flush=True)
             bench = Bench(places, repeat=options.repeat, quick=options.quick, peers=not options.no_peers)
             began_s = time.monotonic()
-            case(name)(bench)
+            try:
+                case(name)(bench)
+            except MeasurementFailed as error:
+                print(f"  {name} failed: {error}", file=sys.stderr, flush=True)
+                failed.append(name)
             print(f"  took {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
             _show(name, bench)
             if options.json is not None:
                 _keep(options.json, name, bench)
     finally:
         places.close()
+    if failed:
+        sys.exit(f"callboard failed in: {', '.join(failed)}")
 
 
 def _show(name: str, bench: Bench) -> None:

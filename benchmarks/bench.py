@@ -51,9 +51,13 @@ class Bench:
         """Return one of two sizes."""
         return quick if self.quick else full
 
+    def turn_count(self, full: int, quick: int) -> int:
+        """Return how often to measure, unless the command line says otherwise."""
+        return self._repeat or self.size(full, quick)
+
     def turns(self, full: int, quick: int = 3) -> Iterator[int]:
         """Yield the numbers of the turns, and say on stderr how far it is."""
-        count = self._repeat or self.size(full, quick)
+        count = self.turn_count(full, quick)
         for turn in range(count):
             self.say(f"turn {turn + 1} of {count}")
             yield turn

@@ -99,7 +99,7 @@ def measure(bench: Bench) -> None:
         f"drain of {TASKS:,} tasks, {GROUPS} groups, callboard, sqlite", "tasks per second", beside
     )
     once = bench.table(f"stepping over {backlog:,} rows once", "seconds")
-    turns = len(list(bench.turns(21, 5)))
+    turns = bench.turn_count(21, 5)
     with bench.place("sqlite") as crowded_path, bench.place("sqlite") as path:
         stepping_s, table.figures[beside], table.figures[alone] = apart(rates, crowded_path, path, backlog, turns)
     once.add(CALLBOARD, stepping_s)

@@ -1,8 +1,9 @@
 """Idle workers for 60 s: ms of CPU, and statements; all at the same time, each in a process of its own.
 
-On SQLite the statements are those that read or write tables; on PostgreSQL the transactions of the database,
-which are fewer than the statements. Callboard's `PRAGMA data_version` of once a second reads no table, so the
-limit beside it is a bare one. A poll that is slow to notice costs little: see `pickup` for the other side.
+On SQLite the statements are those that read or write tables; on PostgreSQL the transactions of the database, the
+server's own (autovacuum) among them, which are fewer than the statements. Callboard's `PRAGMA data_version` of
+once a second reads no table, so the limit beside it is a bare one. A poll that is slow to notice costs little:
+see `pickup` for the other side.
 """
 
 from __future__ import annotations
