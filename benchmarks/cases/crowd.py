@@ -71,7 +71,7 @@ def settle(place: str, database: str) -> None:
 
 def measure(bench: Bench) -> None:
     """Measure each contestant's two in turn."""
-    rows = bench.size(1_000_000, 100_000)
+    rows = bench.size(1_000_000, 30_000)
     for database in ("sqlite", "postgres"):
         for who in bench.contestants(database):
             if who.runs_handlers:

@@ -19,7 +19,7 @@ def enqueue_first(key: str, place: str) -> tuple[()]:
 
 def measure(bench: Bench) -> None:
     """Measure each contestant's two in turn."""
-    rows = bench.size(1_000_000, 100_000)
+    rows = bench.size(1_000_000, 30_000)
     for database in ("sqlite", "postgres"):
         full = bench.table(f"start-up beside {rows:,} future rows, {database}", "ms")
         empty = bench.table(f"start-up beside none, {database}", "ms")
