@@ -61,7 +61,7 @@ def draw(figures: dict[str, Any], file: Path) -> None:
     for axes, (panel, each) in zip(grid.flat, found, strict=False):
         names = sorted(each, key=lambda name: each[name])
         bars = axes.barh(names, [each[name] for name in names], color="#4c72b0")
-        axes.bar_label(bars, labels=[f" {each[name]:.2g} ×" for name in names], fontsize=8)
+        axes.bar_label(bars, labels=[f" {each[name]:,.3g} ×" for name in names], fontsize=8)
         axes.axvline(1, color="black", linewidth=1)
         axes.set_xscale("log")
         axes.margins(x=0.25)
