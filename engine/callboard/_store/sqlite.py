@@ -17,6 +17,7 @@ from playhouse.pool import PooledSqliteDatabase
 
 from callboard._store import forking, host_connection
 from callboard._store.failures import is_locked, translate
+from callboard._store.group_commit import GroupCommit
 from callboard._store.groups import SqlGroups
 from callboard._store.interface import Session
 from callboard._store.migrating import Migrations
@@ -86,6 +87,7 @@ class SqliteStore:
         self._checked_version: int | None = None
         self._forks = 0
         self._seen = threading.local()
+        self._commits = GroupCommit(self._insert_one, self._insert_all)
         self._use(database)
         forking.watch(self)
 
@@ -158,8 +160,16 @@ class SqliteStore:
 
     def insert_now(self, new: NewTask) -> int | None:
         """Write and commit a task, and return its id; `None`, and nothing written, when its identity is live."""
-        with self.reading() as session:
+        with self._using():
+            return self._commits.insert(new)
+
+    def _insert_one(self, new: NewTask) -> int | None:
+        with self.reading() as session:  # a statement outside of transactions is one
             return self.tasks.insert(session, new)
+
+    def _insert_all(self, new: Sequence[NewTask]) -> list[int | None]:
+        with self.transaction() as session:
+            return [self.tasks.insert(session, task) for task in new]
 
     def session_on(self, connection: Any) -> AbstractContextManager[Session]:
         """Open a session on the host's own connection, in its transaction or else in one of our own.
