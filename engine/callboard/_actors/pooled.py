@@ -71,6 +71,10 @@ class _PooledInbox:
             self._running = True
         actor.dispatcher.submit(actor._run_slice)
 
+    def spend(self, messages: int) -> None:
+        """Shorten the slice, for a message that stands for several."""
+        self._left -= messages
+
     def begin_slice(self, length: int = _SLICE) -> None:
         self._left = length
 

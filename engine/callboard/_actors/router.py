@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -45,20 +45,26 @@ class Router:
         self._lock = threading.Lock()
         self._actors: OrderedDict[bytes, _Entry] = OrderedDict()
 
-    def send(self, run: Run) -> None:
-        """Have `run` run."""
-        group_id = run.task.group_id
-        if group_id is None:
-            self._dispatcher.submit(partial(self._run_alone, run))
-            return
-        with self._lock:
-            entry = self._actors.get(group_id)
-            if entry is None or not entry.actor.is_alive():
-                entry = self._actors[group_id] = _Entry(self._free_actor(), GroupMemory(self._store, group_id))
+    def send(self, runs: Sequence[Run]) -> None:
+        """Have `runs` run, those of a group in their order."""
+        of_group: dict[bytes, list[Run]] = {}
+        for run in runs:
+            group_id = run.task.group_id
+            if group_id is None:
+                self._dispatcher.submit(partial(self._run_alone, run))
             else:
-                self._actors.move_to_end(group_id)
-            run.group = entry.memory
-            entry.actor.tell(run)
+                of_group.setdefault(group_id, []).append(run)
+        with self._lock:
+            for group_id, its in of_group.items():
+                entry = self._actors.get(group_id)
+                if entry is None or not entry.actor.is_alive():
+                    entry = _Entry(self._free_actor(), GroupMemory(self._store, group_id))
+                    self._actors[group_id] = entry
+                else:
+                    self._actors.move_to_end(group_id)
+                for run in its:
+                    run.group = entry.memory
+                entry.actor.tell(its)  # one message: each is a sixth of the work of a task
 
     def live(self) -> int:
         """Return how many group actors there are."""

@@ -145,8 +145,7 @@ class Scheduler:
         if claim is not None:
             _crash_points.reach("callboard.claim.committed")
             self.report([FinishedTask(task, None, burial.reason) for task, burial in claim.buried])
-            for run in claim.runs:
-                self._router.send(run)
+            self._router.send(claim.runs)
             again = again or claim.more or bool(claim.runs)
         if not self.stopping:
             self._hooks.start_due(now_ns)

@@ -87,12 +87,12 @@ class SqliteStore:
         self._checked_version: int | None = None
         self._forks = 0
         self._seen = threading.local()
-        self._commits = GroupCommit(self._insert_one, self._insert_all)
         self._use(database)
         forking.watch(self)
 
     def _use(self, database: peewee.SqliteDatabase) -> None:
         self.database = database
+        self._commits = GroupCommit(self._insert_one, self._insert_all)  # a child's lock may be held by nobody
         if self._owned and self._file.is_known:
             database.database = _uri(self.path, "rw")  # so that no connection makes a new file in its place
         self._task_table: Any = peewee.Table("callboard_task", Task._fields, _database=database)
@@ -160,8 +160,7 @@ class SqliteStore:
 
     def insert_now(self, new: NewTask) -> int | None:
         """Write and commit a task, and return its id; `None`, and nothing written, when its identity is live."""
-        with self._using():
-            return self._commits.insert(new)
+        return self._commits.insert(new)
 
     def _insert_one(self, new: NewTask) -> int | None:
         with self.reading() as session:  # a statement outside of transactions is one
