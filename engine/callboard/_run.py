@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +9,7 @@ from google.protobuf.message import Message
 
 from callboard._kinds import TaskKind
 from callboard._outcome import Failure, Outcome
+from callboard._pid import current_pid
 from callboard._task import NewTask, Task
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Run:
         result: what the handler returned or raised, once it did.
         pid: the process in which the handler was called.
         delivered: whether it has been handed in; once is all that the scheduler can count.
-        buffered: tasks to enqueue together with the outcome.
+        buffered: tasks to enqueue together with the outcome, if there are any.
         committed: what `ctx.complete` already wrote.
         completed: the outcome that it was given.
         cancel_coroutine: cancels an async handler, once it has been called.
@@ -72,7 +72,7 @@ class Run:
         self.result: Outcome | Failure | Unsettled | None = None
         self.pid = 0
         self.delivered = False
-        self.buffered: list[NewTask] = []
+        self.buffered: list[NewTask] | None = None
         self.committed: Transition | None = None
         self.completed: Outcome | None = None
         self.cancel_coroutine: Callable[[], None] | None = None
@@ -81,12 +81,12 @@ class Run:
 
     def begin(self) -> None:
         """Note that the handler is called now, by this thread or coroutine in this process."""
-        self.pid = os.getpid()
+        self.pid = current_pid()
         current_run.set(self)
 
     def is_elsewhere(self) -> bool:
         """Return whether this is a child that the handler forked, in which the run must come to nothing."""
-        return self.pid != os.getpid()
+        return self.pid != current_pid()
 
     def note_request(self) -> None:
         """Answer one more request, which has been committed, if the handler has not been called yet.

@@ -9,13 +9,15 @@ import os
 
 from loguru import logger
 
+from callboard._pid import current_pid
+
 EXIT_STATUS = 70
 """What such a child exits with: EX_SOFTWARE of sysexits.h."""
 
 
 def end_child(pid: int, what: str) -> None:
     """End this process, without its exit handlers, unless it is still the process `pid`."""
-    if os.getpid() == pid:
+    if current_pid() == pid:
         return
     try:
         logger.error("{} forked and came back in the child as well, which ends here; leave it by os._exit", what)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from callboard._actors.dispatcher import Dispatcher
 from callboard._actors.forked import end_child
 from callboard._actors.stacks import stack_of
 from callboard._clock import NEVER_NS, nanoseconds
+from callboard._pid import current_pid
 from callboard._plugins import PluginHook
 from callboard._retry import DEFAULT_POLICY, backoff_ns
 from callboard._task import FinishedTask
@@ -244,7 +244,7 @@ class HookCaller:
             logger.info("reconcile of plugin {} is tried again in {:.0f} s", hook.plugin, wait_ns / 1e9)
 
     def _call(self, hook: PluginHook, **arguments: Any) -> bool:
-        pid = os.getpid()
+        pid = current_pid()
         call = _Call(hook, self._core.clock.monotonic_ns())
         with self._lock:
             self._calls[id(call)] = call

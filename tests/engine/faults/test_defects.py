@@ -158,7 +158,9 @@ def test_a_group_actor_that_fails_goes_on_and_its_task_runs_again(
         assert engine.wait_idle(WAIT_S)
         first = list(handler.played)
         failed = engine.tasks()
-        assert [(task.attempts, "a bug" in (task.last_error or "")) for task in failed] == [(1, True)] * len(failed)
+        assert [(task.attempts, "a bug" in (task.last_error or "")) for task in failed] == [(1, True)] * len(
+            failed
+        )
         callboard_clock.advance(AFTER_BACKOFF)
         eventually(lambda: not engine.tasks())
 
