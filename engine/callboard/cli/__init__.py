@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import click
 
+from callboard.cli._burials import purge_dead, retry_dead
+from callboard.cli._changes import cancel_task, pull_in_task, retry_task
 from callboard.cli._copy import copy
 from callboard.cli._group import CommandGroup
+from callboard.cli._groups import groups
 from callboard.cli._inventory import kinds, plugins
 from callboard.cli._listings import dead, tasks
 from callboard.cli._migrate import migrate
 from callboard.cli._run import run
+from callboard.cli._show import show_dead, show_task
 
 __all__ = ["main"]
 
@@ -31,5 +35,9 @@ def main() -> None:
     """
 
 
-for _command in (run, tasks, dead, kinds, plugins, migrate, copy):
+for _command in (run, tasks, dead, groups, kinds, plugins, migrate, copy):
     main.add_command(_command)
+for _command in (show_task, retry_task, cancel_task, pull_in_task):
+    tasks.add_command(_command)
+for _command in (show_dead, retry_dead, purge_dead):
+    dead.add_command(_command)

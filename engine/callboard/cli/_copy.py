@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import click
 
@@ -14,8 +11,8 @@ from callboard._store.copying import copy as copy_rows
 from callboard._store.opening import open_store
 from callboard.cli._database import as_url, open_for_reading
 from callboard.cli._output import json_option, print_json, print_table
+from callboard.cli._progress import shown
 
-_SAY_EVERY_S = 10.0
 _STEPS = {"compare": "comparing", "copy": "copying", "check": "checking"}
 
 
@@ -38,7 +35,11 @@ def copy(source: str, target: str, gone: tuple[int, ...], as_json: bool) -> None
     """
     reading, writing = open_for_reading(source), open_store(target, "FULL")
     try:
-        with _shown() as progress:
+        with shown() as show:
+
+            def progress(made: Progress) -> None:
+                show(_text(made), made.rows, made.total)
+
             copied = copy_rows(reading, writing, now_ns=time.time_ns(), gone=gone, progress=progress)
     finally:
         reading.close()
@@ -61,42 +62,6 @@ def _print(copied: list[CopiedTable]) -> None:
         Column("HASH"),
     ]
     print_table(columns, [(table.table, str(table.rows), str(table.written), table.hash[:16]) for table in copied])
-
-
-@contextmanager
-def _shown() -> Iterator[Callable[[Progress], None]]:
-    """Show progress on stderr: bars on a terminal, lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield _Lines().show
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True)) as bars:
-        shown: dict[str, TaskID] = {}
-
-        def show(progress: Progress) -> None:
-            text = _text(progress)
-            if text not in shown:
-                shown[text] = bars.add_task(text)
-            bars.update(shown[text], completed=progress.rows, total=progress.total)
-
-        yield show
-
-
-class _Lines:
-    """One line when a table is done, and some in between where that takes long."""
-
-    def __init__(self) -> None:
-        self._said_s = time.monotonic()
-
-    def show(self, progress: Progress) -> None:
-        now_s = time.monotonic()
-        if progress.rows == progress.total or now_s - self._said_s >= _SAY_EVERY_S:
-            self._said_s = now_s
-            click.echo(f"{_text(progress)}: {progress.rows} of {progress.total} rows", err=True)
 
 
 def _text(progress: Progress) -> str:

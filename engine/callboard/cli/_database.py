@@ -1,14 +1,18 @@
-"""The DATABASE argument, and reading a database without changing a byte of it."""
+"""The DATABASE argument, reading a database without changing a byte, and changing rows of one that exists."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import peewee
 
+from callboard._engine import Engine
 from callboard._store.interface import Store
 from callboard._store.opening import is_postgres_url, open_postgres_for_reading
 from callboard._store.sqlite import MIGRATIONS, SqliteStore, open_sqlite
@@ -49,6 +53,26 @@ def open_for_reading(url: str) -> Store:
         StoreError: the database is missing, unreadable, or has other tables.
     """
     return open_postgres_for_reading(url) if is_postgres_url(url) else _open_file_for_reading(url)
+
+
+@contextmanager
+def opened_for_changes(url: str, plugins: Sequence[Any] | None = ()) -> Iterator[Engine]:
+    """Open an engine that runs nothing, on a database that exists and has this build's tables.
+
+    Args:
+        url: the database's.
+        plugins: as `Engine` takes them; `None` for what must know which kinds are recurring.
+
+    Raises:
+        ConfigurationError: the URL is of a sort that this build does not know.
+        StoreError: the database is missing, unreadable, or has other tables.
+    """
+    open_for_reading(url).close()  # an engine would make the file, and migrate
+    engine = Engine(url, plugins=plugins, execute=False)
+    try:
+        yield engine
+    finally:
+        engine.stop()
 
 
 def _open_file_for_reading(url: str) -> SqliteStore:

@@ -20,7 +20,8 @@ from callboard.hookspec import PROJECT
 _NO_DATABASE = url_of(os.devnull)
 
 
-def _loaded_engine() -> Engine:
+def loaded_engine() -> Engine:
+    """Return an engine without a database, which knows what the installed plugins bring."""
     engine = Engine(_NO_DATABASE, execute=False)
     engine.load_plugins()
     return engine
@@ -37,7 +38,7 @@ def kinds(database: str | None, as_json: bool) -> None:
     Example: callboard kinds service.db
     """
     counts = None if database is None else open_for_reading(database).count_tasks()
-    engine = _loaded_engine()
+    engine = loaded_engine()
     listed: dict[str, dict[str, Any]] = {
         kind.name: {
             "kind": kind.name,
@@ -98,7 +99,7 @@ def plugins(as_json: bool) -> None:
             "kinds": health.kinds,
             "problems": health.problems,
         }
-        for health in _loaded_engine()._core.plugins.health.values()
+        for health in loaded_engine()._core.plugins.health.values()
     ]
     group = click.get_current_context().find_root().command
     own = group.commands if isinstance(group, click.Group) else {}

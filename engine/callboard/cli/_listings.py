@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import click
 
-from callboard._kinds import check_group_id
 from callboard._store.interface import NodeRow
 from callboard._task import DeadTask, Task, TaskState
+from callboard.cli._arguments import page_options
 from callboard.cli._database import database_argument, open_for_reading
 from callboard.cli._output import (
     as_object,
@@ -24,34 +24,10 @@ from callboard.cli._output import (
     until,
 )
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_MAX_ID = 2**63 - 1  # SQL's largest integer
-_MAX_ROWS = 1_000_000  # they are all in memory at once
-
-
-def _group_id(_context: click.Context, _option: click.Parameter, digits: str | None) -> bytes | None:
-    try:
-        return None if digits is None else check_group_id(bytes.fromhex(digits))
-    except ValueError as error:
-        raise click.BadParameter(f"{digits!r} is no group id: 1 to 255 bytes in hex, such as 0a1b2c") from error
-
-
-def _page_options(command: F) -> F:
-    ids, rows = click.IntRange(0, _MAX_ID), click.IntRange(1, _MAX_ROWS)
-    for option in (
-        click.option("--after", "after_id", type=ids, default=0, help="Only ids above this."),
-        click.option("--limit", type=rows, default=100, show_default=True, help="Rows at most."),
-        click.option("--group", "group_id", metavar="HEX", callback=_group_id, help="Only tasks of this group."),
-        click.option("--kind", help="Only tasks of this kind."),
-    ):
-        command = option(command)
-    return command
-
 
 @click.group
 def tasks() -> None:
-    """Look at live tasks.
+    """Look at live tasks, and change when they run.
 
     Example: callboard tasks list service.db
     """
@@ -59,7 +35,7 @@ def tasks() -> None:
 
 @tasks.command("list")
 @database_argument
-@_page_options
+@page_options
 @click.option("--state", type=click.Choice([str(state) for state in TaskState]), help="Only tasks in this state.")
 @json_option
 def tasks_list(
@@ -109,7 +85,7 @@ def tasks_list(
 
 @click.group
 def dead() -> None:
-    """Look at dead tasks: those that cannot succeed any more.
+    """Look at dead tasks, those that cannot succeed any more, and retry or delete them.
 
     Example: callboard dead list service.db
     """
@@ -117,15 +93,15 @@ def dead() -> None:
 
 @dead.command("list")
 @database_argument
-@_page_options
+@page_options
 @json_option
 def dead_list(
     database: str, kind: str | None, group_id: bytes | None, limit: int, after_id: int, as_json: bool
 ) -> None:
     """List the dead tasks of DATABASE, each with its reason.
 
-    They are in the order of their ids. `--json` has the whole traceback of each. `Engine.retry_dead` gives one a
-    new life.
+    They are in the order of their ids. `--json` has the whole traceback of each. `callboard dead retry` gives
+    them a new life.
 
     Example: callboard dead list service.db --kind acme.receipts.SendReceipt
     """

@@ -1,6 +1,6 @@
 """How listings look: JSON documents for scripts, and tables for people, readable at 80 columns.
 
-Nothing here shows a task's payload: it may be private, and is seldom what one looks for.
+No listing shows a task's payload: it may be private, and is seldom what one looks for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def print_json(document: dict[str, Any]) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
-def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]], *, titled: bool = True) -> None:
     """Print a listing for people, as wide as the terminal; nothing is cut or folded where there is none.
 
     A column with a `ratio` takes the width that the others leave.
@@ -46,13 +46,21 @@ def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]]) 
     console = Console(file=sys.stdout)
     fixed = console.is_terminal or "COLUMNS" in os.environ
     console.width = max(console.width, _MIN_WIDTH) if fixed else _NO_LIMIT  # narrower, whole columns disappear
-    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=fixed)
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=fixed, show_header=titled)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text, because a string would be read as markup
     with console.capture() as printed:
         console.print(table)
     for line in printed.get().splitlines():
         click.echo(line.rstrip())
+
+
+def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Print what is known of one thing, a line for each field that is known."""
+    from rich.table import Column
+
+    for_names, for_values = Column(no_wrap=True), Column(ratio=1, overflow="fold")
+    print_table([for_names, for_values], [(name, value) for name, value in fields if value], titled=False)
 
 
 def as_object(row: Task | DeadTask) -> dict[str, Any]:
