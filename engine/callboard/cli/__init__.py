@@ -11,6 +11,7 @@ import click
 from callboard.cli._burials import purge_dead, retry_dead
 from callboard.cli._changes import cancel_task, pull_in_task, retry_task
 from callboard.cli._copy import copy
+from callboard.cli._doctor import doctor
 from callboard.cli._group import CommandGroup
 from callboard.cli._groups import groups
 from callboard.cli._inventory import kinds, plugins
@@ -18,6 +19,7 @@ from callboard.cli._listings import dead, tasks
 from callboard.cli._migrate import migrate
 from callboard.cli._run import run
 from callboard.cli._show import show_dead, show_task
+from callboard.cli._top import top
 
 __all__ = ["main"]
 
@@ -35,7 +37,7 @@ def main() -> None:
     """
 
 
-for _command in (run, tasks, dead, groups, kinds, plugins, migrate, copy):
+for _command in (run, tasks, dead, groups, doctor, top, kinds, plugins, migrate, copy):
     main.add_command(_command)
 for _command in (show_task, retry_task, cancel_task, pull_in_task):
     tasks.add_command(_command)

@@ -17,6 +17,7 @@ from callboard._clock import NEVER_NS
 from callboard._task import DeadTask, Task
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
     from rich.table import Column
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -38,21 +39,39 @@ def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]], 
 
     A column with a `ratio` takes the width that the others leave.
     """
-    # Imported here because Rich takes a while, which help and scripts need not wait for.
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout)
-    fixed = console.is_terminal or "COLUMNS" in os.environ
-    console.width = max(console.width, _MIN_WIDTH) if fixed else _NO_LIMIT  # narrower, whole columns disappear
+    fixed = _has_width()
     table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=fixed, show_header=titled)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text, because a string would be read as markup
+    print_lines(table)
+
+
+def _console() -> Console:
+    """Return what renders on stdout, as wide as the terminal; nothing is cut or folded where there is none."""
+    # Imported here because Rich takes a while, which help and scripts need not wait for.
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    console.width = (
+        max(console.width, _MIN_WIDTH) if _has_width() else _NO_LIMIT
+    )  # narrower, whole columns disappear
+    return console
+
+
+def print_lines(rendered: RenderableType) -> None:
+    """Print what Rich can render, through click, which knows what to do about a closed pipe."""
+    console = _console()
     with console.capture() as printed:
-        console.print(table)
+        console.print(rendered)
     for line in printed.get().splitlines():
         click.echo(line.rstrip())
+
+
+def _has_width() -> bool:
+    return sys.stdout.isatty() or "COLUMNS" in os.environ
 
 
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
