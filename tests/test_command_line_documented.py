@@ -93,6 +93,11 @@ def test_the_examples_run(service: Path, script: Any, line: str) -> None:
     assert (done.returncode, done.stdout != "") == (0, True), done.stderr
 
 
+def test_the_shell_reads_what_the_page_says(script: Any) -> None:
+    [(name, value)] = re.findall(r"^(\w+)=(\w+) callboard$", PAGE, re.MULTILINE)
+    assert "COMP_WORDS" in script.run(**{name: value}).stdout
+
+
 def test_the_example_of_run_serves(service: Path, script: Any) -> None:
     [line] = examples("run")
     process = script.start(*line.split()[1:])

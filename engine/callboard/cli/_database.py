@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import peewee
+from click.shell_completion import CompletionItem
 
 from callboard._engine import Engine
 from callboard._store.interface import Store
@@ -39,7 +40,11 @@ def as_url(_context: click.Context, _argument: click.Parameter, text: str | None
     return None if text is None else url_of(text)
 
 
-database_argument = click.argument("database", callback=as_url, metavar="DATABASE")
+def _files(_context: click.Context, _argument: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]  # the shell knows them
+
+
+database_argument = click.argument("database", callback=as_url, metavar="DATABASE", shell_complete=_files)
 
 
 def open_for_reading(url: str) -> Store:

@@ -21,15 +21,20 @@ class Script:
         self._environment = environment
         self._started: list[subprocess.Popen[str]] = []
 
-    def run(self, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-        """Run it to its end, behind another program if `prefix` names one."""
+    def run(
+        self, *arguments: str, prefix: Sequence[str] = (), **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end, behind another program if `prefix` names one, with further variables if given."""
         command = [*prefix, str(SCRIPT), *arguments]
-        return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=60)
+        variables = {**self._environment, **environment}
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
 
-    def start(self, *arguments: str, stderr: int = subprocess.STDOUT) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.STDOUT
+    ) -> subprocess.Popen[str]:
         """Start it; what it prints and logs comes in one stream, in order."""
         process = subprocess.Popen(
-            [str(SCRIPT), *arguments], env=self._environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+            [str(SCRIPT), *arguments], env=self._environment, stdout=stdout, stderr=stderr, text=True
         )
         self._started.append(process)
         return process

@@ -17,7 +17,7 @@ from callboard import Engine
 
 pytestmark = pytest.mark.timeout(60)
 
-LISTINGS = (["tasks", "list"], ["dead", "list"], ["kinds"])
+LISTINGS = (["tasks", "list"], ["dead", "list"], ["groups", "list"], ["doctor"], ["top"], ["kinds"])
 COMMANDS = (["run"], ["migrate"], *LISTINGS)
 
 
