@@ -12,14 +12,20 @@ from typing import NamedTuple
 from callboard._store.interface import NodeRow, Session, Store
 from callboard._store.sqlite import SqliteStore
 
+# Each part is counted in the order of an index, which is quicker than to sort half a million due rows.
+_DUE_PARTS = (
+    ("callboard_task_due", "state = 'pending' AND parked = 0 AND alone = 0"),
+    ("callboard_task_alone", "state = 'pending' AND alone = 1 AND parked = 0"),
+    ("callboard_task_parked", "parked = 1"),
+)
 _DUE = (
-    "SELECT kind, count(*), min(at_ns) FROM ("
-    "SELECT kind, next_attempt_at_ns AS at_ns FROM callboard_task"
-    " WHERE state = 'pending' AND parked = 0 AND alone = 0 AND next_attempt_at_ns <= ?1"
-    " UNION ALL SELECT kind, next_attempt_at_ns FROM callboard_task"
-    " WHERE state = 'pending' AND parked = 0 AND alone = 1 AND next_attempt_at_ns <= ?1"
-    " UNION ALL SELECT kind, next_attempt_at_ns FROM callboard_task WHERE parked = 1 AND next_attempt_at_ns <= ?1"
-    ") AS due GROUP BY kind ORDER BY kind"
+    "SELECT kind, CAST(sum(tasks) AS BIGINT), min(oldest_ns) FROM ("
+    + " UNION ALL ".join(
+        "SELECT kind, count(*) AS tasks, min(next_attempt_at_ns) AS oldest_ns FROM callboard_task"
+        f" INDEXED BY {index} WHERE {rows} AND next_attempt_at_ns <= ?1 GROUP BY kind"
+        for index, rows in _DUE_PARTS
+    )
+    + ") AS due GROUP BY kind ORDER BY kind"
 )
 _DEFERRED = (
     "SELECT kind, count(*) FROM callboard_task INDEXED BY callboard_task_deferred WHERE state = 'deferred'"

@@ -151,6 +151,19 @@ def test_late_tasks(engine: Engine, callboard_database: str) -> None:
     assert "the first for 3m" in found["late"]["text"]
 
 
+def test_a_due_task_counts_once_wherever_it_waits(engine: Engine, callboard_database: str) -> None:
+    for number, (parked, alone) in enumerate([(0, 0), (1, 0), (0, 1), (1, 1)]):
+        task_id = enqueue(engine, StringValue(value=str(number)), group_id=GROUP)
+        sql(
+            callboard_database,
+            "UPDATE callboard_task SET parked = ?, alone = ? WHERE id = ?",
+            parked,
+            alone,
+            task_id,
+        )
+    assert examined(callboard_database, 3)["no-engine"]["tasks"] == 4
+
+
 def test_dead_tasks(engine: Engine, callboard_database: str) -> None:
     add_node(callboard_database, 7)
     engine.cancel(enqueue(engine, StringValue(value="x")))
