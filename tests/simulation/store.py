@@ -14,6 +14,7 @@ from playhouse.pool import PooledSqliteDatabase
 
 from callboard._store.session import SqliteSession
 from callboard._store.sqlite import SqliteStore
+from callboard._task import NewTask
 from callboard.errors import DatabaseUnavailableError
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class SimulatedStore(SqliteStore):
             if world.writer is act:
                 world.writer = None
         self._node.may_crash()
+
+    def insert_now(self, new: NewTask) -> int | None:
+        with self.transaction() as session:
+            return self.tasks.insert(session, new)
 
     def kill(self) -> None:
         """Close every connection, and the locks on files, as the end of the process does."""
