@@ -109,7 +109,7 @@ def complete(core: Core, run: Run, outcome: Outcome) -> Iterator[Transaction]:
             requested=held.requests != run.requests,
         )
         store.tasks.settle(tx.session, [(task.id, transition)], core.clock.now_ns())
-        for new in run.buffered or ():
+        for new in run.buffered:
             tx.write(new)
         tx.dirty = True
         _crash_points.reach("callboard.complete.written")

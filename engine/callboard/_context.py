@@ -97,18 +97,17 @@ class TaskContext:
             CompletionError: the run has been completed.
         """
         _completion.check_open(self._run)
-        new = self._core.composer.compose(
-            message,
-            not_before=not_before,
-            expires_after=expires_after,
-            key=key,
-            group_id=group_id,
-            origin=origin,
-            allow_unknown=allow_unknown,
+        self._run.buffered.append(
+            self._core.composer.compose(
+                message,
+                not_before=not_before,
+                expires_after=expires_after,
+                key=key,
+                group_id=group_id,
+                origin=origin,
+                allow_unknown=allow_unknown,
+            )
         )
-        if self._run.buffered is None:
-            self._run.buffered = []
-        self._run.buffered.append(new)
 
     @contextmanager
     def complete(self, outcome: Outcome | None = None) -> Iterator[Transaction]:

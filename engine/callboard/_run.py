@@ -33,7 +33,7 @@ class Run:
         result: what the handler returned or raised, once it did.
         pid: the process in which the handler was called.
         delivered: whether it has been handed in; once is all that the scheduler can count.
-        buffered: tasks to enqueue together with the outcome, if there are any.
+        buffered: tasks to enqueue together with the outcome.
         committed: what `ctx.complete` already wrote.
         completed: the outcome that it was given.
         cancel_coroutine: cancels an async handler, once it has been called.
@@ -72,7 +72,7 @@ class Run:
         self.result: Outcome | Failure | Unsettled | None = None
         self.pid = 0
         self.delivered = False
-        self.buffered: list[NewTask] | None = None
+        self.buffered: list[NewTask] = []
         self.committed: Transition | None = None
         self.completed: Outcome | None = None
         self.cancel_coroutine: Callable[[], None] | None = None

@@ -120,12 +120,11 @@ class Scheduler:
                     if runs:
                         settlement.write(session, now_ns)
                     if heads.accepted:
-                        heads = self._merge(session, died)
+                        self._merge(session, died)
                     if concerned:
                         died += self._deferral.tend(session, heads, now_ns)
-                        heads = self._heads(session)
                     if is_stale:
-                        due = self._due(heads, now_ns)
+                        due = self._due(self._heads(session), now_ns)
                     if self._wants_claim(due):
                         node_id = self._node.id
                         claim = Claim(self._core, self._workload, self._memory, session, now_ns, node_id)
@@ -224,12 +223,11 @@ class Scheduler:
     def _wants_claim(self, due: dict[str, int]) -> bool:
         return bool(due) or (not self.stopping and (self._alone_due or bool(self._workload.thirsty())))
 
-    def _merge(self, session: Session, died: list[FinishedTask]) -> Heads:
-        """Have what hosts' transactions enqueued become tasks, a bounded number; return the new deadlines."""
+    def _merge(self, session: Session, died: list[FinishedTask]) -> None:
+        """Have what hosts' transactions enqueued become tasks, a bounded number."""
         tasks = self._core.store.tasks
         merged = tasks.merge_accepted(session, self._core.recurring_kinds, died, _MERGE_BATCH)
         self._has_more_accepted = merged == _MERGE_BATCH
-        return self._heads(session)
 
     def _postpone(self, runs: list[Run]) -> None:
         """Keep outcomes that could not be written yet; their rows go on being this node's."""
