@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from callboard._store.interface import NodeRow, Session, Store
+from callboard._store.sql_tasks import ALONE, DUE
 from callboard._store.sqlite import SqliteStore
 
 # Each part is counted in the order of an index, which is quicker than to sort half a million due rows.
 _DUE_PARTS = (
-    ("callboard_task_due", "state = 'pending' AND parked = 0 AND alone = 0"),
-    ("callboard_task_alone", "state = 'pending' AND alone = 1 AND parked = 0"),
+    ("callboard_task_due", DUE),
+    ("callboard_task_alone", f"{ALONE} AND parked = 0"),
     ("callboard_task_parked", "parked = 1"),
 )
 _DUE = (

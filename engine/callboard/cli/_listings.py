@@ -23,6 +23,7 @@ from callboard.cli._output import (
     span,
     until,
 )
+from callboard.cli._show import holder
 
 
 @click.group
@@ -130,7 +131,7 @@ def dead_list(
 def _holder(task: Task, nodes: dict[int, NodeRow]) -> str:
     """Return where a running task runs, as far as the node that holds it is still there."""
     node = None if task.owner is None else nodes.get(task.owner)
-    return "" if node is None else printable(f"on {node.host}:{node.pid}")
+    return "" if node is None else f"on {holder(node)}"
 
 
 R = TypeVar("R", Task, DeadTask)

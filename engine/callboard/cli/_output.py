@@ -18,7 +18,7 @@ from callboard._task import DeadTask, Task
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Column
+    from rich.table import Column, Table
 
 _TRACEBACK = "Traceback (most recent call last):"
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
@@ -39,14 +39,20 @@ def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]], 
 
     A column with a `ratio` takes the width that the others leave.
     """
+    table = as_table(columns, rows)
+    table.expand, table.show_header = _has_width(), titled
+    print_lines(table)
+
+
+def as_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table as Rich can render it, no wider than its texts."""
     from rich.table import Table
     from rich.text import Text
 
-    fixed = _has_width()
-    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=fixed, show_header=titled)
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text, because a string would be read as markup
-    print_lines(table)
+    return table
 
 
 def _console() -> Console:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -13,7 +12,7 @@ from callboard._store import inspecting
 from callboard._store.inspecting import DueKind, Holding, NodeView
 from callboard._store.interface import Store
 from callboard.cli._database import database_argument, open_for_reading
-from callboard.cli._output import print_lines, printable, short_group, span
+from callboard.cli._output import as_table, print_lines, printable, short_group, span
 from callboard.cli._show import holder
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ def _kinds(frame: _Frame) -> Table:
                 printable(kind),
             )
         )
-    return _table(("DUE", "FOR", "DEFERRED", "KIND"), rows)
+    return as_table(("DUE", "FOR", "DEFERRED", "KIND"), rows)
 
 
 def _groups(frame: _Frame) -> Table:
@@ -153,14 +152,4 @@ def _groups(frame: _Frame) -> Table:
                 "a node that is gone" if node is None else holder(node),
             )
         )
-    return _table(("HELD FOR", "TASKS", "GROUP OR TASK", "BY"), rows)
-
-
-def _table(titles: tuple[str, ...], rows: Sequence[Sequence[str]]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*titles, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+    return as_table(("HELD FOR", "TASKS", "GROUP OR TASK", "BY"), rows)

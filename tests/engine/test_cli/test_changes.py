@@ -8,22 +8,17 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from google.protobuf.wrappers_pb2 import BytesValue, StringValue
 from tests.engine.either_store import callboard_database
 from tests.engine.rows import sql
+from tests.engine.test_cli.invoking import callboard
 
 from callboard import DeadReason, Engine, EngineStateError, SystemClock
-from callboard.cli import main
 
 __all__ = ["callboard_database"]
 
 STRING = "google.protobuf.StringValue"
 DAY_NS = 86_400 * 10**9
-
-
-def callboard(*arguments: str, answer: str | None = None) -> Result:
-    return CliRunner().invoke(main, arguments, input=answer, prog_name="callboard")
 
 
 def done(*arguments: str, answer: str | None = None) -> str:

@@ -13,24 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from google.protobuf.wrappers_pb2 import BytesValue, StringValue
 from tests.engine.either_store import callboard_database
 from tests.engine.rows import is_postgres, sql
 from tests.engine.test_cli.conftest import SCRIPT
+from tests.engine.test_cli.invoking import callboard
 
 from callboard import Engine, SystemClock
-from callboard.cli import main
 
 __all__ = ["callboard_database"]
 
 STRING, BYTES = "google.protobuf.StringValue", "google.protobuf.BytesValue"
 GROUP = bytes.fromhex("0a1b2c")
 MINUTE_NS = 60 * 10**9
-
-
-def callboard(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, prog_name="callboard")
 
 
 def examined(database: str, status: int) -> dict[str, Any]:

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 from google.protobuf.wrappers_pb2 import BytesValue, StringValue
+from tests.engine.test_cli.invoking import callboard, printed
 
 from callboard import NEVER_NS, DeadTask, Engine, SystemClock, Task
 from callboard.cli import _output, main
 
 SECRET = "the payload is private"
 GROUP = bytes.fromhex("0a1b2c3d4e5f")
-
-
-def callboard(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, prog_name="callboard")
-
-
-def printed(*arguments: str) -> Any:
-    result = callboard(*arguments)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.output)
 
 
 @pytest.fixture

@@ -7,30 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from google.protobuf.wrappers_pb2 import StringValue
 from tests.engine.either_store import callboard_database
 from tests.engine.rows import sql, write_by_hand
+from tests.engine.test_cli.invoking import callboard, printed
 from tests.engine.test_cli.processes import PLUGIN
 
 from callboard import DeadTask, Engine, SystemClock, Task
-from callboard.cli import main
 
 __all__ = ["callboard_database"]
 
 SECRET = "the payload is private"
 GROUP = bytes.fromhex("0a1b2c3d4e5f")
 OTHER = b"\xff"
-
-
-def callboard(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, prog_name="callboard")
-
-
-def printed(*arguments: str) -> Any:
-    result = callboard(*arguments)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.output)
 
 
 def fields(*arguments: str) -> dict[str, str]:
