@@ -46,9 +46,10 @@ _SOON_S = 0.5
 OLDEST_SERVER = 14
 """The oldest server: 13 is past its end of life, and 14 was the oldest one supported when this was written."""
 
-_SETTINGS = "-c enable_seqscan=off -c jit=off"
+_SETTINGS = "-c enable_seqscan=off -c jit=off -c plan_cache_mode=force_generic_plan"
 """What our own connections ask of the planner, besides what the URL says. A queue is empty when it is analyzed and
-full a second later: with a plan made for the empty one a claim read the whole table (0.07 of the drain rate)."""
+full a second later: with a plan made for the empty one a claim read the whole table (0.07 of the drain rate). A
+plan that is made once and for all spares a quarter of the time from a commit to the handler's start."""
 
 _PREPARE_AFTER = 2
 """How often a statement runs before the server is asked to keep its plan, which is half of a short one's time."""
