@@ -23,6 +23,7 @@ from callboard._engine import Engine
 from callboard._group_state import Consent, GroupState, PendingRemove
 from callboard._health import Health
 from callboard._kinds import TaskKind
+from callboard._migration import Migration, read_migrations
 from callboard._outcome import Defer, Discard, Done, Outcome, RescheduleAt
 from callboard._plugins import PluginHealth
 from callboard._retry import RetryPolicy
@@ -92,6 +93,7 @@ __all__ = [
     "LeaveRequested",
     "MalformedPayloadError",
     "MembershipChanged",
+    "Migration",
     "NodeRow",
     "NotADatabaseError",
     "Outcome",
@@ -117,4 +119,5 @@ __all__ = [
     "UnknownKindError",
     "UnknownPayloadError",
     "hookimpl",
+    "read_migrations",
 ]

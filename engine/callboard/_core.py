@@ -15,6 +15,7 @@ from callboard import _completion
 from callboard._clock import Clock
 from callboard._compose import Composer
 from callboard._kinds import KindRegistry
+from callboard._plugin_tables import PluginMigrator
 from callboard._plugins import PluginHost
 from callboard._run import Run
 from callboard._store.interface import Session, Store
@@ -67,6 +68,7 @@ class Core:
         self.max_crashes = max_crashes
         self.registry = KindRegistry(self.services)
         self.plugins = PluginHost(plugins, self.registry)
+        self.plugin_tables = PluginMigrator(self.plugins, store)
         self.composer = Composer(self.registry, clock)
         self.recurring_kinds: frozenset[str] = frozenset()
         self.running: Runtime | None = None
@@ -86,14 +88,21 @@ class Core:
             if self._loaded:
                 return
             self.plugins.load(self.engine)
+            self.plugin_tables.collect(self.engine)
             self.recurring_kinds = frozenset(kind.name for kind, _ in self.registry if kind.recurring)
             self._loaded = True
 
     def migrate(self) -> list[str]:
-        """Bring the tables up to date; return what was done."""
+        """Bring the tables up to date, the engine's and then each plugin's; return what was done.
+
+        Raises:
+            PluginError: a plugin asked for by name is not installed.
+        """
         self.check_usable()
         with self.lock:
+            self.load_plugins()
             done = self.store.prepare(self.clock.now_ns())
+            done += self.plugin_tables.migrate(self.clock.now_ns())
             # A transaction may yet be rolled back, and the tables with it.
             self._prepared = self._prepared or not self.store.in_transaction()
             self._prepared_ns = self.clock.monotonic_ns()

@@ -234,10 +234,13 @@ class Engine:
         await _to_its_end(self.stop)
 
     def migrate(self) -> list[str]:
-        """Bring the tables up to date; return what was done.
+        """Bring the tables up to date, the engine's and then each plugin's; return what was done.
+
+        A plugin whose migration fails has none of it done, and is blocked in this engine; `health` says why.
 
         Raises:
             StoreError: the database cannot be used; it has not been changed.
+            PluginError: a plugin asked for by name is not installed.
             EngineStateError: the engine has been stopped.
         """
         return self._core.migrate()

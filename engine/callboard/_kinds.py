@@ -139,6 +139,7 @@ class KindRegistry:
         """Start empty; `services` decides which kinds this node can run."""
         self._services = services
         self._kinds: dict[str, tuple[TaskKind[Any], str]] = {}
+        self._blocked: set[str] = set()
         self.runnable: dict[str, TaskKind[Any]] = {}
 
     def register(self, kind: TaskKind[Any], plugin: str) -> None:
@@ -156,6 +157,12 @@ class KindRegistry:
         if not self.missing_services(kind):
             self.runnable[kind.name] = kind
 
+    def block(self, plugin: str) -> None:
+        """Have no kind of a plugin run here any more."""
+        self._blocked.add(plugin)
+        # Another dictionary, because threads may be iterating over this one.
+        self.runnable = {name: kind for name, kind in self.runnable.items() if self._kinds[name][1] != plugin}
+
     def get(self, name: str) -> TaskKind[Any] | None:
         """Return the kind called `name`, whether or not this node can run it."""
         found = self._kinds.get(name)
@@ -170,6 +177,8 @@ class KindRegistry:
         known = self.get(name)
         if known is None:
             return "install the plugin that brings the kind"
+        if (plugin := self._kinds[name][1]) in self._blocked:
+            return f"mend plugin {plugin}, of which `callboard plugins` or Engine.health() says what is wrong"
         names = ", ".join(missing.__name__ for missing in self.missing_services(known))
         return f"give Engine(..., services=...) what the kind requires: {names}"
 

@@ -63,6 +63,7 @@ class PluginHost:
         self._manager = pluggy.PluginManager(hookspec.PROJECT)
         self._manager.add_hookspecs(hookspec)
         self._hooks: dict[str, list[PluginHook]] = {name: [] for name in HOOKS}
+        self._namesakes: set[str] = set()
         self.health: dict[str, PluginHealth] = {}
 
     def load(self, engine: Engine) -> None:
@@ -73,7 +74,10 @@ class PluginHost:
         """
         loaded: dict[str, Any] = {}
         for known_as, source in self._sources():
-            name = known_as if known_as not in self.health else f"{known_as} ({len(self.health) + 1})"
+            name = known_as
+            if known_as in self.health:
+                name = f"{known_as} ({len(self.health) + 1})"
+                self._namesakes.add(name)
             health = self.health[name] = PluginHealth(name)
             try:
                 plugin = _make(source)
@@ -93,6 +97,22 @@ class PluginHost:
     def hooks(self, name: str) -> list[PluginHook]:
         """Return the implementations of a hook; empty, and free, when there is none."""
         return self._hooks[name]
+
+    def is_namesake(self, plugin: str) -> bool:
+        """Return whether a plugin has a number in its name because another one here is called so, too."""
+        return plugin in self._namesakes
+
+    def refuse(self, plugin: str, where: str, error: BaseException) -> None:
+        """Report what is wrong with a plugin, and block it."""
+        self._report(plugin, where, error)
+        self.block(plugin)
+
+    def block(self, plugin: str) -> None:
+        """Call no hook of a plugin any more, and leave its tasks to other nodes."""
+        self._hooks = {
+            name: [hook for hook in hooks if hook.plugin != plugin] for name, hooks in self._hooks.items()
+        }
+        self._registry.block(plugin)
 
     def call(self, hook: PluginHook, **arguments: Any) -> tuple[bool, Any]:
         """Call one plugin's hook; return whether it succeeded, and what it returned."""

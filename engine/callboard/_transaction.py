@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -61,8 +61,29 @@ class Transaction:
 
     @property
     def connection(self) -> Any:
-        """The connection underneath, for the caller's own statements in the same transaction."""
+        """The connection underneath, for the caller's own statements in the same transaction.
+
+        It is `sqlite3`'s or psycopg's, or the host's own connection as it was given. For statements that are to
+        run on either database there are `rows` and `run`.
+        """
         return self.session.connection
+
+    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement of the caller's in this transaction and return its rows.
+
+        Args:
+            sql: one statement. Its parameters are marked `?` on each database; what else has a `?` or `%` in it
+                has to be a parameter.
+            params: a value for each mark.
+
+        Raises:
+            StoreError: the database refused.
+        """
+        return self.session.rows(sql, params)
+
+    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
+        """Run a statement of the caller's as `rows` does, and return how many rows it changed."""
+        return self.session.run(sql, params)
 
     def enqueue(
         self,

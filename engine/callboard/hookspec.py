@@ -15,6 +15,7 @@ import pluggy
 if TYPE_CHECKING:
     from callboard._engine import Engine
     from callboard._kinds import TaskKind
+    from callboard._migration import Migration
     from callboard._task import FinishedTask
     from callboard._transaction import Transaction
     from callboard.events import Event, GroupEvent
@@ -32,6 +33,19 @@ def callboard_task_kinds(engine: Engine) -> Iterable[TaskKind[Any]]:  # type: ig
     """Return the kinds of task that this plugin brings.
 
     Called once for an engine, when its plugins are loaded. Touch no database here.
+    """
+
+
+@hookspec
+def callboard_migrations(engine: Engine) -> Iterable[Migration]:  # type: ignore[empty-body]
+    """Return the migrations of the tables that this plugin has in the engine's database.
+
+    `callboard.read_migrations("acme_receipts")` reads them from the package. Called once for an engine, when its
+    plugins are loaded; touch no database here. What the database lacks is run after the engine's own migrations,
+    by one process at a time, each in one transaction with its record, which is under the plugin's name. One that
+    fails leaves nothing; the plugin is then blocked in this engine: its hooks are not called, and its tasks wait
+    for a node that can run them. So it is when a newer version of the plugin has migrated its tables, unless that
+    says that this one can work on them.
     """
 
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from callboard._group_state import GroupState, PendingRemove
 from callboard._lifecycle import Bury, Finish, Keep, Transition
-from callboard._store.interface import AwaitedConnections, GroupTable, NodeRow, NodeTable, Row, Session, Store
+from callboard._migration import Migration
+from callboard._store.interface import (
+    AwaitedConnections,
+    GroupTable,
+    NodeRow,
+    NodeTable,
+    PluginTables,
+    Row,
+    Session,
+    Store,
+)
 from callboard._store.policy import Orphan, TaskPolicy
 from callboard._store.task_table import Heads, Held, TaskTable
 from callboard._task import (
@@ -36,11 +46,13 @@ __all__ = [
     "Heads",
     "Held",
     "Keep",
+    "Migration",
     "NewTask",
     "NodeRow",
     "NodeTable",
     "Orphan",
     "PendingRemove",
+    "PluginTables",
     "Row",
     "Session",
     "Store",

@@ -14,6 +14,7 @@ from callboard import (
     Engine,
     FinishedTask,
     GroupCreated,
+    Migration,
     RescheduleAt,
     Transaction,
     hookimpl,
@@ -23,6 +24,7 @@ from callboard._plugins import HOOKS, PluginHost
 
 DOCUMENTED = {
     "callboard_task_kinds": ["engine"],
+    "callboard_migrations": ["engine"],
     "callboard_startup": ["engine"],
     "callboard_reconcile": ["engine", "reason"],
     "callboard_group_event": ["tx", "event"],
@@ -49,6 +51,11 @@ class Everything:
         self._keep("callboard_task_kinds", engine=engine)
         outcomes = {"done": Done(), "again": RescheduleAt(2**62), "discarded": Discard("no use")}
         return [receipts(lambda message, ctx: outcomes[message.text])]
+
+    @hookimpl
+    def callboard_migrations(self, engine: Engine) -> Any:
+        self._keep("callboard_migrations", engine=engine)
+        return [Migration("sqlite", 1, "the notes", "CREATE TABLE acme_note (text TEXT)", 1)]
 
     @hookimpl
     def callboard_startup(self, engine: Engine) -> None:
@@ -101,7 +108,8 @@ def test_a_plugin_that_implements_every_hook_gets_each_called_as_documented(make
 
     here = threading.get_ident()
     assert {name for name, _, _ in plugin.calls} == set(DOCUMENTED)
-    assert plugin.of("callboard_task_kinds") == plugin.of("callboard_startup") == [{"engine": engine}]
+    for hook in ("callboard_task_kinds", "callboard_migrations", "callboard_startup"):
+        assert plugin.of(hook) == [{"engine": engine}]
     assert plugin.of("callboard_reconcile") == [{"engine": engine, "reason": "start"}]
     assert plugin.of("callboard_event") == [{"engine": engine, "event": "an event"}]
     [in_transaction] = plugin.of("callboard_group_event")

@@ -145,7 +145,11 @@ class HookCaller:
 
     def start_due(self, now_ns: int) -> None:
         """Start the reconciles that are due, unless the plugin's one before has not returned."""
-        for hook in self._core.plugins.hooks("callboard_reconcile"):
+        hooks = self._core.plugins.hooks("callboard_reconcile")
+        with self._lock:
+            for blocked in self._wanted.keys() - {hook.plugin for hook in hooks}:
+                del self._wanted[blocked]
+        for hook in hooks:
             with self._lock:
                 wanted = self._wanted.get(hook.plugin)
                 if wanted is None or wanted[2] > now_ns or hook.plugin in self._running:

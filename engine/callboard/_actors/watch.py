@@ -80,6 +80,8 @@ class Watch:
         """Return whether another connection has committed since the last call."""
         version = self._core.store.data_version()
         changed, self._data_version = version != self._data_version, version
+        if changed:
+            self._core.plugin_tables.check()
         if changed and self._workload.runs:
             self._check_tokens()
         return changed

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from callboard._group_state import GroupState
+from callboard._migration import Migration
 from callboard._store.task_table import TaskTable
 from callboard._task import DeadTask, Enqueued, NewTask, Task
 
@@ -211,6 +212,41 @@ class AwaitedConnections(Protocol):
 
     async def accept_on(self, connection: Any, new: Sequence[NewTask]) -> list[Enqueued]:
         """Do what `TaskTable.accept` does, in the transaction of the host's connection as in `session_on`."""
+        ...
+
+
+@runtime_checkable
+class PluginTables(Protocol):
+    """What a store has besides in which plugins may have tables of their own; none has to.
+
+    Attributes:
+        dialect: whose SQL it takes, as plugins name it: `sqlite` or `postgres`.
+    """
+
+    @property
+    def dialect(self) -> str: ...
+
+    def pending_of(self, plugin: str, series: Sequence[Migration]) -> list[Migration]:
+        """Return those of a plugin's migrations that the database lacks, whose own tables are prepared.
+
+        Raises:
+            SchemaError: a newer version of the plugin wrote its tables and says that this one cannot use them.
+        """
+        ...
+
+    def migrate_plugin(self, plugin: str, series: Sequence[Migration], number: int, now_ns: int) -> bool:
+        """Run one of a plugin's migrations and record it in `callboard_migration`, in one transaction.
+
+        Of several processes that do this at once, and of those that are in `prepare`, one is at work at a time.
+
+        Returns:
+            `False`, with nothing done, if another process has run it.
+
+        Raises:
+            SchemaError: as `pending_of`.
+            DatabaseUnavailableError: the database cannot be written just now.
+            StoreError: the statements are wrong. Nothing of them is left.
+        """
         ...
 
 

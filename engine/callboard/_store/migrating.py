@@ -1,23 +1,25 @@
 """Bring a database's tables up to this build's, and refuse those of a newer one.
 
 Migrations are numbered SQL files, run forward only, each in one transaction together with its record. Each
-says how old an engine may be to still work on the tables it leaves (`compatible-with`).
+says how old an engine may be to still work on the tables it leaves (`compatible-with`). Plugins have series of
+their own, recorded in the same table under their names.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from callboard._migration import Migration, read_folder
 from callboard._store.interface import Session
 from callboard.errors import SchemaError
 
 ENGINE = "callboard"
-"""The name under which the engine's own migrations are recorded; plugins will have theirs."""
+"""The name under which the engine's own migrations are recorded; a plugin's are under the plugin's."""
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS callboard_migration (name TEXT NOT NULL, number INTEGER NOT NULL,"
@@ -31,13 +33,12 @@ _RECORD = (
 )
 
 
-class Migration(NamedTuple):
-    """One numbered step of the tables."""
+class ScriptSession(Session, Protocol):
+    """A session that also runs whole scripts."""
 
-    number: int
-    title: str
-    compatible_with: int
-    sql: str
+    def script(self, sql: str) -> None:
+        """Run the statements of a script, as they are written: a `?` in it is no mark."""
+        ...
 
 
 class Migrations(NamedTuple):
@@ -46,12 +47,10 @@ class Migrations(NamedTuple):
     Attributes:
         folder: where the numbered files are, beside this module.
         exists: a query that has a row if the database has a table of migrations.
-        split: whether the driver takes one statement at a time.
     """
 
     folder: str
     exists: str
-    split: bool
 
     def pending(self, session: Session, where: str) -> list[Migration]:
         """Return the migrations that the database lacks; empty when it is up to date, or newer and compatible.
@@ -72,51 +71,69 @@ class Migrations(NamedTuple):
 
     def check_prepared(self, session: Session, where: str) -> int:
         """Do what `check` does where the table of migrations is known to exist."""
-        own = shipped(self.folder)[-1].number
-        for number, compatible_with in session.rows(_NEWEST, (ENGINE,)):
-            if number > own and compatible_with > own:
-                raise SchemaError(
-                    f"{where} was written by a newer Callboard (tables {number}, this build knows {own}); upgrade"
-                    " with `pip install -U callboard`, or use another database"
-                )
-            return int(number)
-        return 0
+        return _newest(session, ENGINE, shipped(self.folder)[-1].number, where)
 
-    def apply(self, session: Session, migrations: list[Migration], now_ns: int) -> list[str]:
+    def apply(self, session: ScriptSession, migrations: list[Migration], now_ns: int) -> list[str]:
         """Run migrations and record them, in the session's transaction; return what was done."""
         session.run(_TABLE)
         for migration in migrations:
-            for statement in _statements(migration.sql) if self.split else [migration.sql]:
-                session.run(statement)
-            session.run(_RECORD, (ENGINE, migration.number, migration.title, migration.compatible_with, now_ns))
+            _apply(session, ENGINE, migration, now_ns)
         return [f"{migration.number:04} {migration.title}" for migration in migrations]
+
+
+def pending_of(session: Session, plugin: str, series: Sequence[Migration], where: str) -> list[Migration]:
+    """Return those of a plugin's migrations that the database lacks.
+
+    Raises:
+        SchemaError: a newer version of the plugin wrote its tables and says that this one cannot use them.
+    """
+    newest = _newest(session, plugin, len(series), where)
+    return list(series[newest:])
+
+
+def apply_plugins(
+    session: ScriptSession, plugin: str, series: Sequence[Migration], number: int, now_ns: int, where: str
+) -> bool:
+    """Run a plugin's migration and record it, in the session's transaction; `False` if somebody else has."""
+    if _newest(session, plugin, len(series), where) >= number:
+        return False
+    _apply(session, plugin, series[number - 1], now_ns)
+    return True
+
+
+def _apply(session: ScriptSession, name: str, migration: Migration, now_ns: int) -> None:
+    session.script(migration.sql)
+    session.run(_RECORD, (name, migration.number, migration.title, migration.compatible_with, now_ns))
+
+
+def _newest(session: Session, name: str, own: int, where: str) -> int:
+    for number, compatible_with in session.rows(_NEWEST, (name,)):
+        if number > own and compatible_with > own:
+            who, upgrade = "Callboard", "upgrade with `pip install -U callboard`"
+            if name != ENGINE:
+                who, upgrade = f"version of plugin {name}", "upgrade its package"
+            raise SchemaError(
+                f"{where} was written by a newer {who} (tables {number}, this build knows {own}); {upgrade},"
+                " or use another database"
+            )
+        return int(number)
+    return 0
 
 
 @cache
 def shipped(folder: str) -> list[Migration]:
     """Return this build's migrations in order."""
-    found = []
-    for file in resources.files("callboard._store").joinpath(folder).iterdir():
-        if file.name.endswith(".sql"):
-            text = file.read_text(encoding="utf-8")
-            found.append(
-                Migration(int(file.name[:4]), _header(text, "title"), int(_header(text, "compatible-with")), text)
-            )
-    return sorted(found)
+    found = read_folder(resources.files("callboard._store").joinpath(folder))
+    return sorted(found, key=lambda migration: migration.number)
 
 
-def _header(text: str, name: str) -> str:
-    match = re.search(rf"^-- {name}: (.+)$", text, re.MULTILINE)
-    if match is None:
-        raise SchemaError(f"a migration lacks its line `-- {name}:`")
-    return match.group(1)
-
-
-def _statements(script: str) -> Iterator[str]:
+def statements(script: str) -> Iterator[str]:
     """Split a script, because sqlite3's own `executescript` commits the transaction it is in."""
-    lines: list[str] = []
-    for line in script.splitlines():
-        lines.append(line)
-        if sqlite3.complete_statement("\n".join(lines)) and line.rstrip().endswith(";"):
-            yield "\n".join(lines)
-            lines = []
+    begun = ""
+    for part in re.split("(?<=;)", script):
+        begun += part
+        if sqlite3.complete_statement(begun):  # which knows texts, comments and triggers
+            yield begun
+            begun = ""
+    if begun.strip():
+        yield begun

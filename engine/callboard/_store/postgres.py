@@ -17,7 +17,8 @@ import peewee
 import psycopg
 from playhouse.pool import PooledPostgresqlDatabase
 
-from callboard._store import postgres_host
+from callboard._migration import Migration
+from callboard._store import migrating, postgres_host
 from callboard._store.groups import SqlGroups
 from callboard._store.interface import Session
 from callboard._store.migrating import Migrations
@@ -61,7 +62,6 @@ MIGRATIONS = Migrations(
         "SELECT 1 FROM pg_tables WHERE tablename = 'callboard_migration'"
         " AND schemaname = ANY (current_schemas(FALSE))"
     ),
-    split=False,
 )
 """What `prepare` runs."""
 
@@ -84,6 +84,7 @@ class PostgresStore:
     """One PostgreSQL database, the host's or our own."""
 
     poll_interval_s = POLL_INTERVAL_S
+    dialect = "postgres"
     groups = SqlGroups()
 
     def __init__(
@@ -240,6 +241,17 @@ class PostgresStore:
         with self.transaction() as session:
             session.rows("SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
             return MIGRATIONS.apply(session, MIGRATIONS.pending(session, self.where), now_ns)
+
+    def pending_of(self, plugin: str, series: Sequence[Migration]) -> list[Migration]:
+        """Return those of a plugin's migrations that the database lacks."""
+        with self.reading() as session:
+            return migrating.pending_of(session, plugin, series, self.where)
+
+    def migrate_plugin(self, plugin: str, series: Sequence[Migration], number: int, now_ns: int) -> bool:
+        """Run a plugin's migration and record it, in one transaction; `False` if another process has."""
+        with self.transaction() as session:
+            session.rows("SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
+            return migrating.apply_plugins(session, plugin, series, number, now_ns, self.where)
 
     def data_version(self) -> int:
         """Return a number that changes when another connection has committed; call it from one thread.

@@ -84,6 +84,13 @@ class PostgresSession:
         except psycopg.Error as error:
             raise translate(error, self._where) from error
 
+    def script(self, sql: str) -> None:
+        """Run the statements of a script, as they are written."""
+        try:
+            self._cursor.execute(sql.encode(), prepare=False)
+        except psycopg.Error as error:
+            raise translate(error, self._where) from error
+
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of `rows`, on one way to the server and back."""
         if not rows:

@@ -14,6 +14,8 @@ import peewee
 
 from callboard._store.failures import translate
 from callboard._store.interface import Row
+from callboard._store.migrating import statements
+from callboard.errors import StoreError
 
 _NUMBERED = re.compile(r"\?(\d+)")
 
@@ -75,6 +77,17 @@ class SqliteSession:
         try:
             return self._cursor.execute(*plain(sql, params)).rowcount
         except sqlite3.Error as error:
+            raise translate(error, self._where) from error
+
+    def script(self, sql: str) -> None:
+        """Run the statements of a script, as they are written."""
+        try:
+            for statement in statements(sql):
+                self._cursor.execute(statement)
+        except sqlite3.Error as error:
+            # What is wrong with the script's own words must not be taken for what they name, such as a lock.
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) == sqlite3.SQLITE_ERROR:
+                raise StoreError(f"{self._where}: {error}") from error
             raise translate(error, self._where) from error
 
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import peewee
 from playhouse.pool import PooledSqliteDatabase
 
-from callboard._store import forking, host_connection
+from callboard._migration import Migration
+from callboard._store import forking, host_connection, migrating
 from callboard._store.failures import is_locked, translate
 from callboard._store.group_commit import GroupCommit
 from callboard._store.groups import SqlGroups
@@ -39,7 +40,6 @@ _SYNCHRONOUS_NORMAL = 1  # SQLite's number for it
 MIGRATIONS = Migrations(
     folder="migrations_sqlite",
     exists="SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'callboard_migration'",
-    split=True,
 )
 """What `prepare` runs."""
 
@@ -56,6 +56,7 @@ class SqliteStore:
     """One SQLite database, the host's or our own."""
 
     poll_interval_s = POLL_INTERVAL_S
+    dialect = "sqlite"
     tasks = SqliteTasks()
     groups = SqlGroups()
 
@@ -239,6 +240,16 @@ class SqliteStore:
             self._use_wal()
         with self.transaction() as session:
             return MIGRATIONS.apply(session, MIGRATIONS.pending(session, self.where), now_ns)
+
+    def pending_of(self, plugin: str, series: Sequence[Migration]) -> list[Migration]:
+        """Return those of a plugin's migrations that the database lacks."""
+        with self.reading() as session:
+            return migrating.pending_of(session, plugin, series, self.where)
+
+    def migrate_plugin(self, plugin: str, series: Sequence[Migration], number: int, now_ns: int) -> bool:
+        """Run a plugin's migration and record it, in one transaction; `False` if another process has."""
+        with self.transaction() as session:
+            return migrating.apply_plugins(session, plugin, series, number, now_ns, self.where)
 
     def _use_wal(self) -> None:
         """Set the journal mode, which stays with the file.

@@ -74,6 +74,8 @@ def opened_for_changes(url: str, plugins: Sequence[Any] | None = ()) -> Iterator
     """
     open_for_reading(url).close()  # an engine would make the file, and migrate
     engine = Engine(url, plugins=plugins, execute=False)
+    engine.load_plugins()
+    engine._core.plugin_tables.leave()  # whoever changes a task does not ask for tables
     try:
         yield engine
     finally:

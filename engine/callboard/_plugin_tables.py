@@ -1,0 +1,92 @@
+"""The tables that an engine's plugins have of their own: migrated after the engine's, each plugin for itself.
+
+A plugin whose tables are not what it needs is blocked in this engine: its hooks are not called, and its tasks are
+left to nodes that can run them. Everything else goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callboard._migration import Migration, series_of
+from callboard._plugins import PluginHost
+from callboard._store.interface import PluginTables, Store
+from callboard._store.migrating import ENGINE
+from callboard.errors import DatabaseUnavailableError, NotADatabaseError, PluginError
+
+if TYPE_CHECKING:
+    from callboard._engine import Engine
+
+_HOOK = "callboard_migrations"
+
+
+class PluginMigrator:
+    """The migrations of one engine's plugins."""
+
+    def __init__(self, host: PluginHost, store: Store) -> None:
+        """Know of no migrations until `collect`."""
+        self._host = host
+        self._where = store.where
+        self._tables = store if isinstance(store, PluginTables) else None
+        self._series: dict[str, list[Migration]] = {}
+
+    def collect(self, engine: Engine) -> None:
+        """Ask each plugin for its migrations; touches no database."""
+        for hook in self._host.hooks(_HOOK):
+            succeeded, given = self._host.call(hook, engine=engine)
+            if not succeeded:
+                self._host.block(hook.plugin)
+                continue
+            try:
+                if migrations := list(given or ()):
+                    self._series[hook.plugin] = self._checked(hook.plugin, migrations)
+            except Exception as error:
+                self._host.refuse(hook.plugin, _HOOK, error)
+
+    def _checked(self, plugin: str, migrations: list[Migration]) -> list[Migration]:
+        if plugin == ENGINE:
+            raise PluginError(f"a plugin named {ENGINE} can have no migrations, which are the engine's; rename it")
+        if self._host.is_namesake(plugin):
+            raise PluginError("migrations are recorded under the plugin's name, and another has it; rename one")
+        if self._tables is None:
+            raise PluginError(
+                f"the store of {self._where} takes no tables of plugins (callboard.stores.PluginTables)"
+            )
+        return series_of(migrations, self._tables.dialect)
+
+    def migrate(self, now_ns: int) -> list[str]:
+        """Run what the database lacks; return what was done.
+
+        Raises:
+            DatabaseUnavailableError: the database cannot be read or written just now.
+            NotADatabaseError: the file is damaged.
+        """
+        return [done for plugin in list(self._series) for done in self._migrate(plugin, now_ns)]
+
+    def leave(self) -> None:
+        """Leave the plugins' tables as they are."""
+        self._series.clear()
+
+    def check(self) -> None:
+        """Block each plugin whose tables a newer version of it has made unusable for this one."""
+        for plugin in list(self._series):
+            self._migrate(plugin, None)
+
+    def _migrate(self, plugin: str, now_ns: int | None) -> list[str]:
+        """Run what a plugin lacks; only look if no time is given for the records."""
+        assert self._tables is not None
+        done, where, series = [], _HOOK, self._series[plugin]
+        try:
+            pending = self._tables.pending_of(plugin, series)
+            if now_ns is None:
+                return []
+            for migration in pending:
+                where = f"migration {migration.number:04}"
+                if self._tables.migrate_plugin(plugin, series, migration.number, now_ns):
+                    done.append(f"{plugin} {migration.number:04} {migration.title}")
+        except (DatabaseUnavailableError, NotADatabaseError):
+            raise
+        except Exception as error:
+            del self._series[plugin]
+            self._host.refuse(plugin, where, error)
+        return done
