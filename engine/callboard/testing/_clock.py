@@ -46,6 +46,12 @@ class FakeClock:
             raise ValueError(f"time does not pass backwards ({duration!r}); jump() sets the wall clock")
         self._move(nanoseconds(duration), nanoseconds(duration))
 
+    def advance_to(self, at_ns: int) -> None:
+        """Let time pass until `at_ns`, nanoseconds since the epoch; nothing happens if that has passed."""
+        duration_ns = at_ns - self.now_ns()
+        if duration_ns > 0:
+            self._move(duration_ns, duration_ns)
+
     def jump(self, duration: timedelta) -> None:
         """Set the wall clock forward or back, as an administrator or NTP would; no time passes."""
         self._move(nanoseconds(duration), 0)

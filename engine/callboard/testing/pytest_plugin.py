@@ -37,16 +37,19 @@ def callboard_database(tmp_path: Path) -> str:
 def make_engine(callboard_database: str, callboard_clock: FakeClock) -> Iterator[Callable[..., Engine]]:
     """Return a maker of engines on the test's database and clock; every engine is stopped afterwards.
 
-    `make_engine(plugins=[...], services={...})` takes what `Engine` takes. Without `plugins` none is loaded.
+    `make_engine(plugin, another, services={...})` loads these plugins only, `make_engine(plugins=None)` all that
+    are installed. It takes what `Engine` takes, and `inline=True` for a `callboard.testing.InlineEngine`.
     """
     from callboard import Engine
+    from callboard.testing import InlineEngine
 
     made: list[Engine] = []
 
-    def make(*plugins: Any, **options: Any) -> Engine:
+    def make(*plugins: Any, inline: bool = False, **options: Any) -> Engine:
         options.setdefault("clock", callboard_clock)
         options.setdefault("plugins", list(plugins))
-        engine = Engine(options.pop("database", callboard_database), **options)
+        kind = InlineEngine if inline else Engine
+        engine = kind(options.pop("database", callboard_database), **options)
         made.append(engine)
         return engine
 
