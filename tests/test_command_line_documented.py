@@ -18,6 +18,7 @@ from tests.engine.test_cli.processes import lines_until
 
 from callboard import Engine, SystemClock
 from callboard.cli import main
+from callboard.cli._group import LazyCommand
 
 __all__ = ["script", "site"]
 
@@ -30,6 +31,8 @@ LIVE, DEAD = 17, 3
 
 def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
     """Walk the tree of commands to those that do something; plugins' own are theirs to document."""
+    if isinstance(command, LazyCommand):
+        command = command.load()
     if not isinstance(command, click.Group):
         yield " ".join(path), command
         return

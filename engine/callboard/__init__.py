@@ -13,111 +13,32 @@ What is named here is the public API; modules whose names begin with an undersco
 
 from __future__ import annotations
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+
 from loguru import logger as _logger
 
-from callboard._actors.hooks import OverdueHook
-from callboard._actors.watch import OverdueRun
-from callboard._clock import NEVER_NS, Clock, SystemClock
-from callboard._context import TaskContext
-from callboard._engine import Engine
-from callboard._group_state import Consent, GroupState, PendingRemove
-from callboard._health import Health
-from callboard._kinds import TaskKind
-from callboard._migration import Migration, read_migrations
-from callboard._outcome import Defer, Discard, Done, Outcome, RescheduleAt
-from callboard._plugins import PluginHealth
-from callboard._retry import RetryPolicy
-from callboard._store.interface import NodeRow
-from callboard._task import DeadReason, DeadTask, Enqueued, EnqueueStatus, FinishedTask, Task, TaskState
-from callboard._transaction import GroupHandle, Transaction
-from callboard.errors import (
-    CallboardError,
-    CompletionError,
-    ConfigurationError,
-    DatabaseGoneError,
-    DatabaseUnavailableError,
-    EngineStateError,
-    KindError,
-    MalformedPayloadError,
-    NotADatabaseError,
-    PayloadError,
-    PluginError,
-    SchemaError,
-    ServiceMissingError,
-    ServiceUnavailable,
-    StaleRunError,
-    StoreError,
-    UnknownKindError,
-    UnknownPayloadError,
-)
-from callboard.events import (
-    ConsentChanged,
-    GroupCreated,
-    GroupEvent,
-    InstallationAdded,
-    LeaveRequested,
-    MembershipChanged,
-)
-from callboard.hookspec import hookimpl
+if TYPE_CHECKING:
+    from callboard._public import *  # noqa: F403 - its `__all__` names them
+    from callboard._public import __all__ as __all__
 
-# A library is silent until its host asks: logger.enable("callboard").
+# A library is silent until its host asks: logger.enable("callboard"). Here, since a host may ask from now on.
 _logger.disable("callboard")
 
-__all__ = [
-    "NEVER_NS",
-    "CallboardError",
-    "Clock",
-    "CompletionError",
-    "ConfigurationError",
-    "Consent",
-    "ConsentChanged",
-    "DatabaseGoneError",
-    "DatabaseUnavailableError",
-    "DeadReason",
-    "DeadTask",
-    "Defer",
-    "Discard",
-    "Done",
-    "Engine",
-    "EngineStateError",
-    "EnqueueStatus",
-    "Enqueued",
-    "FinishedTask",
-    "GroupCreated",
-    "GroupEvent",
-    "GroupHandle",
-    "GroupState",
-    "Health",
-    "InstallationAdded",
-    "KindError",
-    "LeaveRequested",
-    "MalformedPayloadError",
-    "MembershipChanged",
-    "Migration",
-    "NodeRow",
-    "NotADatabaseError",
-    "Outcome",
-    "OverdueHook",
-    "OverdueRun",
-    "PayloadError",
-    "PendingRemove",
-    "PluginError",
-    "PluginHealth",
-    "RescheduleAt",
-    "RetryPolicy",
-    "SchemaError",
-    "ServiceMissingError",
-    "ServiceUnavailable",
-    "StaleRunError",
-    "StoreError",
-    "SystemClock",
-    "Task",
-    "TaskContext",
-    "TaskKind",
-    "TaskState",
-    "Transaction",
-    "UnknownKindError",
-    "UnknownPayloadError",
-    "hookimpl",
-    "read_migrations",
-]
+_MODULES = frozenset({"cli", "errors", "events", "hookspec", "stores", "testing", "wire"})
+
+if not TYPE_CHECKING:  # a type checker that sees it would take any name for one of ours
+
+    def __getattr__(name):
+        """Import what is public when somebody asks: `callboard --help` need not wait for an engine."""
+        if name in _MODULES:  # before `_public`, which may be what is being imported
+            return _import_module(f"callboard.{name}")
+        if name == "__all__" or not name.startswith("_"):
+            public = _import_module("callboard._public")
+            if name == "__all__" or name in public.__all__:
+                return globals().setdefault(name, getattr(public, name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        """Return what there is, asked for or not."""
+        return sorted({*globals(), *_MODULES, *__getattr__("__all__")})

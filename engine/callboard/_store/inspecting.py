@@ -43,6 +43,11 @@ _WAITING = (
     "SELECT group_id, count(*) FROM callboard_task WHERE state = 'pending' AND next_attempt_at_ns <= ?"
     " AND group_id IN ({}) GROUP BY group_id"
 )
+# A pull-in has no deadline of its own and no date.
+_ACCEPTED = (
+    "SELECT count(*), CAST(coalesce(sum(CASE WHEN next_attempt_at_ns <= ? THEN 1 ELSE 0 END), 0) AS BIGINT),"
+    " min(created_at_ns) FROM callboard_inbox"
+)
 _DEAD_COUNT = "SELECT count(*) FROM callboard_dead_task"
 _DEAD = "SELECT kind, reason, count(*) FROM callboard_dead_task GROUP BY kind, reason ORDER BY kind, reason"
 # Every row is in one of the two indexes of identities, and an id is never used twice.
@@ -64,6 +69,20 @@ class DueKind(NamedTuple):
     kind: str
     tasks: int
     oldest_ns: int
+
+
+class Accepted(NamedTuple):
+    """What transactions have left for the next claim to merge into the task table: enqueues and pull-ins.
+
+    Attributes:
+        requests: how many.
+        due: the tasks among them whose deadline has come.
+        oldest_ns: when the first task among them was enqueued; `None` without one.
+    """
+
+    requests: int
+    due: int
+    oldest_ns: int | None
 
 
 class Holding(NamedTuple):
@@ -132,6 +151,13 @@ def turnover(store: Store, session: Session) -> tuple[int, int]:
     """Return how many tasks have been enqueued, and how many have ended, done or dead, since some time."""
     rows = session.rows(_TURNOVER_SQLITE if isinstance(store, SqliteStore) else _TURNOVER_POSTGRES)
     return next(((enqueued, ended) for enqueued, ended in rows), (0, 0))
+
+
+def accepted(store: Store, session: Session, now_ns: int) -> Accepted:
+    """Return what waits to be merged; on SQLite nothing ever does. It reads every row that waits."""
+    if isinstance(store, SqliteStore):
+        return Accepted(0, 0, None)
+    return Accepted._make(session.rows(_ACCEPTED, (now_ns,))[0])
 
 
 def dead_count(session: Session) -> int:

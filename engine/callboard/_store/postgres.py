@@ -18,7 +18,7 @@ import psycopg
 from playhouse.pool import PooledPostgresqlDatabase
 
 from callboard._migration import Migration
-from callboard._store import migrating, postgres_host
+from callboard._store import listing, migrating, postgres_host
 from callboard._store.groups import SqlGroups
 from callboard._store.interface import Session
 from callboard._store.migrating import Migrations
@@ -315,23 +315,13 @@ class PostgresStore:
         self, kind: str | None, group_id: bytes | None, state: str | None, limit: int, after_id: int
     ) -> list[Task]:
         """Return live rows in the order of their ids."""
-        found = {"kind": kind, "group_id": group_id, "state": state}
-        return [Task._make(row) for row in self._listed("callboard_task", Task._fields, found, limit, after_id)]
+        with self.reading() as session:
+            return listing.tasks(session, kind, group_id, state, limit, after_id)
 
     def list_dead(self, kind: str | None, group_id: bytes | None, limit: int, after_id: int) -> list[DeadTask]:
         """Return dead rows in the order of their ids."""
-        found = {"kind": kind, "group_id": group_id}
-        rows = self._listed("callboard_dead_task", DeadTask._fields, found, limit, after_id)
-        return [DeadTask._make(row) for row in rows]
-
-    def _listed(
-        self, table: str, columns: Sequence[str], conditions: dict[str, Any], limit: int, after_id: int
-    ) -> list[tuple[Any, ...]]:
-        given = {name: value for name, value in conditions.items() if value is not None}
-        where = "".join(f" AND {name} = ?" for name in given)
-        sql = f"SELECT {', '.join(columns)} FROM {table} WHERE id > ?{where} ORDER BY id LIMIT ?"
         with self.reading() as session:
-            return session.rows(sql, (after_id, *given.values(), limit))
+            return listing.dead(session, kind, group_id, limit, after_id)
 
     def count_tasks(self) -> dict[tuple[str, str], int]:
         """Return how many live rows there are of each kind and state."""

@@ -25,7 +25,7 @@ _LOST = ("08", "57P")
 _ENDED = ("40001", "40P01")
 """Serialization failure, deadlock."""
 
-_HINT = re.compile(r" INDEXED BY \w+")
+_HINT = re.compile(r" (?:INDEXED BY \w+|NOT INDEXED)")
 
 
 @lru_cache(maxsize=1024)

@@ -1,7 +1,7 @@
 """The steps of tasks' lives whose SQL every database of ours understands; stores add the others.
 
-A session writes the marks of parameters as its driver wants them, and leaves out `INDEXED BY` where it means
-nothing.
+A session writes the marks of parameters as its driver wants them, and leaves out `INDEXED BY` and `NOT INDEXED`
+where they mean nothing.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import peewee
 from playhouse.pool import PooledSqliteDatabase
 
 from callboard._migration import Migration
-from callboard._store import forking, host_connection, migrating
+from callboard._store import forking, host_connection, listing, migrating
 from callboard._store.failures import is_locked, translate
 from callboard._store.group_commit import GroupCommit
 from callboard._store.groups import SqlGroups
@@ -96,8 +96,6 @@ class SqliteStore:
         self._commits = GroupCommit(self._insert_one, self._insert_all)  # a child's lock may be held by nobody
         if self._owned and self._file.is_known:
             database.database = _uri(self.path, "rw")  # so that no connection makes a new file in its place
-        self._task_table: Any = peewee.Table("callboard_task", Task._fields, _database=database)
-        self._dead_table: Any = peewee.Table("callboard_dead_task", DeadTask._fields, _database=database)
 
     @contextmanager
     def _using(self) -> Iterator[None]:
@@ -311,41 +309,19 @@ class SqliteStore:
         self, kind: str | None, group_id: bytes | None, state: str | None, limit: int, after_id: int
     ) -> list[Task]:
         """Return live rows in the order of their ids."""
-        query = self._filtered(self._task_table, Task._fields, kind, group_id, limit, after_id)
-        if state is not None:
-            query = query.where(self._task_table.state == state)
-        return [Task._make(row) for row in self._listed(query)]
+        with self.reading() as session:
+            return listing.tasks(session, kind, group_id, state, limit, after_id)
 
     def list_dead(self, kind: str | None, group_id: bytes | None, limit: int, after_id: int) -> list[DeadTask]:
         """Return dead rows in the order of their ids."""
-        query = self._filtered(self._dead_table, DeadTask._fields, kind, group_id, limit, after_id)
-        return [DeadTask._make(row) for row in self._listed(query)]
+        with self.reading() as session:
+            return listing.dead(session, kind, group_id, limit, after_id)
 
     def count_tasks(self) -> dict[tuple[str, str], int]:
         """Return how many live rows there are of each kind and state."""
         with self.reading() as session:
             rows = session.rows("SELECT kind, state, count(*) FROM callboard_task GROUP BY kind, state")
         return {(kind, state): count for kind, state, count in rows}
-
-    def _filtered(
-        self,
-        table: Any,
-        columns: Sequence[str],
-        kind: str | None,
-        group_id: bytes | None,
-        limit: int,
-        after_id: int,
-    ) -> Any:
-        query = table.select(*(getattr(table, name) for name in columns)).where(table.id > after_id)
-        if kind is not None:
-            query = query.where(table.kind == kind)
-        if group_id is not None:
-            query = query.where(table.group_id == group_id)
-        return query.order_by(table.id).limit(limit)
-
-    def _listed(self, query: Any) -> list[tuple[Any, ...]]:
-        with self.reading() as session:
-            return session.rows(*query.sql())
 
     def close(self) -> None:
         """Close idle connections at once and, of our own database, others when their threads give them back."""

@@ -6,25 +6,22 @@ status 1, or 2 for a command line that makes no sense. What the commands print w
 
 from __future__ import annotations
 
+from shutil import get_terminal_size
+
 import click
 
-from callboard.cli._burials import purge_dead, retry_dead
-from callboard.cli._changes import cancel_task, pull_in_task, retry_task
-from callboard.cli._copy import copy
-from callboard.cli._doctor import doctor
-from callboard.cli._group import CommandGroup
-from callboard.cli._groups import groups
-from callboard.cli._inventory import kinds, plugins
-from callboard.cli._listings import dead, tasks
-from callboard.cli._migrate import migrate
-from callboard.cli._run import run
-from callboard.cli._show import show_dead, show_task
-from callboard.cli._top import top
+from callboard.cli._group import CommandGroup, LazyGroup
 
 __all__ = ["main"]
 
+# Click itself makes help no narrower than 50 columns.
+_HELP_WIDTH = max(min(get_terminal_size().columns, 80) - 2, 30)
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "terminal_width": _HELP_WIDTH},
+)
 @click.version_option(package_name="callboard")
 def main() -> None:
     """Serve and inspect a Callboard task database.
@@ -37,9 +34,60 @@ def main() -> None:
     """
 
 
-for _command in (run, tasks, dead, groups, doctor, top, kinds, plugins, migrate, copy):
-    main.add_command(_command)
-for _command in (show_task, retry_task, cancel_task, pull_in_task):
-    tasks.add_command(_command)
-for _command in (show_dead, retry_dead, purge_dead):
-    dead.add_command(_command)
+@click.group(cls=LazyGroup)
+def tasks() -> None:
+    """Look at live tasks, and change when they run.
+
+    Example: callboard tasks list service.db
+    """
+
+
+@click.group(cls=LazyGroup)
+def dead() -> None:
+    """Look at dead tasks, those that cannot succeed any more, and retry or delete them.
+
+    Example: callboard dead list service.db
+    """
+
+
+@click.group(cls=LazyGroup)
+def groups() -> None:
+    """Look at groups: their members, who asked to leave, and their tasks.
+
+    Example: callboard groups list service.db
+    """
+
+
+for _group in (tasks, dead, groups):
+    main.add_command(_group)
+main.add_own("copy", "_copy:copy", "Copy all tasks, dead tasks and groups of SOURCE to TARGET.")
+main.add_own("doctor", "_doctor:doctor", "Say what is wrong with DATABASE, and what to do about each thing.")
+main.add_own("kinds", "_inventory:kinds", "List the kinds of task that installed plugins bring.")
+main.add_own("migrate", "_migrate:migrate", "Bring the tables of DATABASE up to date.")
+main.add_own("plugins", "_inventory:plugins", "List installed plugins and commands, and what is wrong with each.")
+main.add_own("run", "_run:run", "Run the tasks of DATABASE with the installed plugins.")
+main.add_own("top", "_top:top", "Show what goes on in DATABASE until Ctrl-C.")
+
+tasks.add_own("cancel", "_changes:cancel_task", "Cancel the live task ID of DATABASE: it becomes a dead task.")
+tasks.add_own("list", "_listings:list_tasks", "List the live tasks of DATABASE in the order of their ids.")
+tasks.add_own(
+    "pull-in", "_changes:pull_in_task", "Lower the deadline of the live task ID of DATABASE; never raise it."
+)
+tasks.add_own("retry", "_changes:retry_task", "Make the live task ID of DATABASE due now.")
+tasks.add_own("show", "_show:show_task", "Show the live task ID of DATABASE.")
+
+dead.add_own("list", "_listings:list_dead", "List the dead tasks of DATABASE, each with its reason.")
+dead.add_own("purge", "_burials:purge_dead", "Delete dead tasks of DATABASE for good.")
+dead.add_own(
+    "retry",
+    "_burials:retry_dead",
+    "Give dead tasks of DATABASE a new life: those with these IDs, or all of one kind.",
+)
+dead.add_own("show", "_show:show_dead", "Show the dead task ID of DATABASE, with its whole error.")
+
+groups.add_own(
+    "list",
+    "_groups:list_groups",
+    "List the groups of DATABASE that its host has told of, in the order of their ids.",
+)
+groups.add_own("show", "_groups:show_group", "Show the group HEX of DATABASE, and who holds its tasks.")

@@ -14,7 +14,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MAX_ID = 2**63 - 1  # SQL's largest integer
 _MAX_ROWS = 1_000_000  # they are all in memory at once
 
-ROW_ID = click.IntRange(1, _MAX_ID)
+
+class _RowId(click.IntRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is no ID: a whole number from 1 on, as the listings show it", param, ctx)
+
+
+ROW_ID = _RowId(1, _MAX_ID)
 """The id of a row."""
 
 limit_option = click.option(

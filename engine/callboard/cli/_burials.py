@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 import click
 
-from callboard._engine import Engine
+from callboard._store.interface import Store
 from callboard._task import EnqueueStatus
 from callboard.cli._arguments import ROW_ID, kind_option
-from callboard.cli._database import database_argument, opened_for_changes
+from callboard.cli._database import database_argument, open_for_reading, opened_for_changes, opened_store
 from callboard.cli._output import json_option, print_json
 from callboard.cli._progress import Show, shown
 from callboard.cli._show import no_dead_task
 from callboard.cli._times import ago
 
 _BATCH = 500  # rows deleted in one transaction, so that an engine at work waits for little
+_PAGE = 1_000  # rows read at once, payloads and errors among them
 _MANY = 1_000  # below, it is done before anybody could read how far it is
 
 
@@ -33,23 +34,26 @@ def retry_dead(database: str, dead_ids: tuple[int, ...], kind: str | None, as_js
 
     Example: callboard dead retry service.db --kind acme.receipts.SendReceipt
     """
-    if bool(dead_ids) == (kind is not None):
-        raise click.UsageError("give either IDs or --kind")
-    with opened_for_changes(database, plugins=None) as engine:
-        where = engine.health().database
-        chosen = _of_kind(engine, kind, None) if kind is not None else _known(engine, where, dead_ids)
-        retried: list[dict[str, object]] = []
-        conflicts: list[int] = []
-        with shown() as show:
-            for number, dead_id in enumerate(chosen, 1):
-                answer = engine.retry_dead(dead_id)
-                if answer is None:  # somebody else was quicker
-                    continue
-                if answer.status == EnqueueStatus.CONFLICT:
-                    conflicts.append(dead_id)
-                else:
-                    retried.append({"id": dead_id, "task": answer.task_id, "status": str(answer.status)})
-                _say(show, "retrying", number, len(chosen))
+    if not dead_ids and kind is None:
+        raise click.UsageError(
+            "say which: the IDs of dead tasks, as `callboard dead list` shows them, or --kind for all of one kind"
+        )
+    if dead_ids and kind is not None:
+        raise click.UsageError("give IDs or --kind, not both")
+    store = open_for_reading(database)
+    chosen = _known(store, dead_ids) if kind is None else _of_kind(store, kind, None)
+    retried: list[dict[str, object]] = []
+    conflicts: list[int] = []
+    with opened_for_changes(database, plugins=None) as engine, shown() as show:
+        for number, dead_id in enumerate(chosen, 1):
+            answer = engine.retry_dead(dead_id)
+            if answer is None:  # somebody else was quicker
+                continue
+            if answer.status == EnqueueStatus.CONFLICT:
+                conflicts.append(dead_id)
+            else:
+                retried.append({"id": dead_id, "task": answer.task_id, "status": str(answer.status)})
+            _say(show, "retrying", number, len(chosen))
     if as_json:
         print_json({"retried": retried, "conflicts": conflicts})
     elif len(retried) == 1:
@@ -83,44 +87,43 @@ def purge_dead(database: str, before_ns: int | None, kind: str | None, yes: bool
 
     Example: callboard dead purge service.db --before 30d --yes
     """
-    with opened_for_changes(database) as engine:
-        where = engine.health().database
-        chosen = _of_kind(engine, kind, before_ns)
-        if chosen and not yes:
-            _confirm(f"Delete {_counted(len(chosen))} of {where} for good?")
-        with shown() as show:
-            for start in range(0, len(chosen), _BATCH):
-                batch = chosen[start : start + _BATCH]
-                with engine.transaction() as tx:
-                    for dead_id in batch:
-                        engine._core.store.tasks.forget_dead(tx.session, dead_id)
-                _say(show, "deleting", start + len(batch), len(chosen))
+    reading = open_for_reading(database)
+    chosen = _of_kind(reading, kind, before_ns)
+    if chosen and not yes:
+        _confirm(f"Delete {_counted(len(chosen))} of {reading.where} for good?")
+    with opened_store(database) as store, shown() as show:
+        for start in range(0, len(chosen), _BATCH):
+            batch = chosen[start : start + _BATCH]
+            with store.transaction() as session:
+                for dead_id in batch:
+                    store.tasks.forget_dead(session, dead_id)
+            _say(show, "deleting", start + len(batch), len(chosen))
     if as_json:
         print_json({"deleted": len(chosen)})
     else:
         click.echo(f"deleted {_counted(len(chosen))}")
 
 
-def _known(engine: Engine, where: str, dead_ids: Sequence[int]) -> list[int]:
+def _known(store: Store, dead_ids: Sequence[int]) -> list[int]:
     """Return the ids, each once.
 
     Raises:
         ClickException: one of them is no dead task's.
     """
-    with engine._core.reading() as session:
-        ids = list(dict.fromkeys(dead_ids))
-        missing = [each for each in ids if engine._core.store.tasks.dead_by_id(session, each) is None]
+    ids = list(dict.fromkeys(dead_ids))
+    with store.reading() as session:
+        missing = [each for each in ids if store.tasks.dead_by_id(session, each) is None]
     if missing:
-        raise no_dead_task(where, missing)
+        raise no_dead_task(store.where, missing)
     return ids
 
 
-def _of_kind(engine: Engine, kind: str | None, before_ns: int | None) -> list[int]:
+def _of_kind(store: Store, kind: str | None, before_ns: int | None) -> list[int]:
     """Return the ids of the dead tasks that meet every condition given."""
     # All of them before the first is changed: one that is retried and dies again must not be met again.
     ids: list[int] = []
     after_id = 0
-    while page := engine.dead_tasks(kind=kind, after_id=after_id):
+    while page := store.list_dead(kind, None, _PAGE, after_id):
         ids += [row.id for row in page if before_ns is None or row.died_at_ns < before_ns]
         after_id = page[-1].id
     return ids

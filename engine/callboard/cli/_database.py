@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from callboard._engine import Engine
 from callboard._store.interface import Store
-from callboard._store.opening import is_postgres_url, open_postgres_for_reading
+from callboard._store.opening import is_postgres_url, open_postgres_for_reading, open_store
 from callboard._store.sqlite import MIGRATIONS, SqliteStore, open_sqlite
 from callboard.errors import ConfigurationError, DatabaseUnavailableError, SchemaError
 
@@ -80,6 +80,22 @@ def opened_for_changes(url: str, plugins: Sequence[Any] | None = ()) -> Iterator
         yield engine
     finally:
         engine.stop()
+
+
+@contextmanager
+def opened_store(url: str) -> Iterator[Store]:
+    """Open the store of a database that exists and has this build's tables, for changes that need no engine.
+
+    Raises:
+        ConfigurationError: the URL is of a sort that this build does not know.
+        StoreError: the database is missing, unreadable, or has other tables.
+    """
+    open_for_reading(url).close()
+    store = open_store(url, "FULL")
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def _open_file_for_reading(url: str) -> SqliteStore:

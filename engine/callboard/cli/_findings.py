@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from callboard._store import inspecting
-from callboard._store.inspecting import DeadKind, DueKind, Holding, NodeView
+from callboard._store.inspecting import Accepted, DeadKind, DueKind, Holding, NodeView
 from callboard._store.interface import Store
 from callboard._task import DeadReason
 from callboard.cli._output import printable, span
@@ -50,6 +50,7 @@ class Examined(NamedTuple):
     now_ns: int
     nodes: list[NodeView]
     due: list[DueKind]
+    accepted: Accepted
     deferred: dict[str, int]
     held: list[Holding]
     waiting: dict[bytes, int]
@@ -64,6 +65,7 @@ def examine(store: Store, now_ns: int) -> Examined:
             now_ns,
             inspecting.nodes(store, session),
             inspecting.due(session, now_ns),
+            inspecting.accepted(store, session, now_ns),
             inspecting.deferred(session),
             held,
             inspecting.waiting(session, [each.group_id for each in held if each.group_id is not None], now_ns),
@@ -77,12 +79,13 @@ def findings(seen: Examined) -> Iterator[Finding]:
     yield from _unserved(seen, alive)
     yield from _holdings(seen)
     yield from _late(seen, alive)
+    yield from _unmerged(seen, alive)
     yield from _deferred(seen, alive)
     yield from _dead(seen)
 
 
 def _unserved(seen: Examined, alive: list[NodeView]) -> Iterator[Finding]:
-    due = sum(each.tasks for each in seen.due)
+    due = sum(each.tasks for each in seen.due) + seen.accepted.due
     if not alive:
         yield Finding(
             "no-engine",
@@ -163,6 +166,23 @@ def _late(seen: Examined, alive: list[NodeView]) -> Iterator[Finding]:
             tasks=count,
             kind=kind,
         )
+
+
+def _unmerged(seen: Examined, alive: list[NodeView]) -> Iterator[Finding]:
+    requests, _, oldest_ns = seen.accepted
+    waiting_ns = 0 if oldest_ns is None else seen.now_ns - oldest_ns
+    if not requests or (alive and waiting_ns < _LATE_NS):
+        return
+    yield Finding(
+        "accepted",
+        PROBLEM if alive else NOTE,
+        f"{requests} request{' waits' if requests == 1 else 's wait'} in the inbox that a transaction accepted, to"
+        f" enqueue or pull in, the first for {span(waiting_ns)}",
+        "an engine merges them before it claims: see in the log of one whether it can, or start another"
+        if alive
+        else "the next engine that starts merges them into the task table",
+        tasks=requests,
+    )
 
 
 def _deferred(seen: Examined, alive: list[NodeView]) -> Iterator[Finding]:

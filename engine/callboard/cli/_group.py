@@ -1,13 +1,14 @@
 """The group of all commands: those of this package, and those that plugins' packages contribute.
 
-A contributed command is listed from its package's metadata and imported only when it is run, so that help is
-quick and one broken package takes no other command away.
+A command is imported only when it is run: help and the shell's completion need not wait for an engine, and one
+broken package takes no other command away.
 """
 
 from __future__ import annotations
 
 import re
 import traceback
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -18,8 +19,34 @@ from callboard.errors import CallboardError, ConfigurationError, PluginError
 ENTRY_POINTS = "callboard.commands"
 """The entry-point group; what an entry names is a `click.Command`, and its name is the command's."""
 
+INTERRUPTED = "stopped by Ctrl-C; what had been changed stays so, and nothing is changed by half"
+"""What a command says that Ctrl-C has ended."""
 
-class ContributedCommand(click.Command):
+
+class LazyCommand(click.Command):
+    """A command before its code is imported."""
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        raise NotImplementedError
+
+
+class OwnCommand(LazyCommand):
+    """A command of this package before its code is imported."""
+
+    def __init__(self, name: str, where: str, short_help: str) -> None:
+        """Describe the command that `where` names as `module:function`; imports nothing."""
+        super().__init__(name, short_help=short_help)
+        self._where = where
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        module, _, function = self._where.partition(":")
+        command: click.Command = getattr(import_module(f"callboard.cli.{module}"), function)
+        return command
+
+
+class ContributedCommand(LazyCommand):
     """A plugin's command before its code is imported."""
 
     def __init__(self, entry_point: EntryPoint) -> None:
@@ -49,7 +76,22 @@ class ContributedCommand(click.Command):
         )
 
 
-class CommandGroup(click.Group):
+class LazyGroup(click.Group):
+    """Imports a command when it is to be run, or its own help to be shown."""
+
+    def add_own(self, name: str, where: str, short_help: str) -> None:
+        """Add a command of this package: where its function is, and the first sentence of its help."""
+        self.add_command(OwnCommand(name, where, short_help))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command to run, imported, and its arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, LazyCommand) else command, rest
+
+
+class CommandGroup(LazyGroup):
     """Finds commands here and among the plugins, and turns the engine's errors into one line each."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -60,17 +102,12 @@ class CommandGroup(click.Group):
         """Return a command; a plugin's cannot take the place of one of this package."""
         return super().get_command(ctx, cmd_name) or contributed().get(cmd_name)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command to run, imported, and its arguments."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command.load() if isinstance(command, ContributedCommand) else command, rest
-
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what the engine refuses is one line on stderr."""
+        """Run a command; what the engine refuses, and Ctrl-C, is one line on stderr."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.ClickException(INTERRUPTED) from None
         except click.UsageError as error:  # it repeats arguments that are too many or no command
             if "://" not in error.format_message():
                 raise

@@ -18,22 +18,14 @@ from callboard.cli._times import past
 _SHOWN_TASKS = 1_000
 
 
-@click.group
-def groups() -> None:
-    """Look at groups: their members, who asked to leave, and their tasks.
-
-    Example: callboard groups list service.db
-    """
-
-
-@groups.command("list")
+@click.command("list")
 @database_argument
 @click.option("--pending", is_flag=True, help="Only groups in which a leave request is pending.")
 @click.option("--member", metavar="INBOX", help="Only groups with this member.")
 @limit_option
 @click.option("--after", metavar="HEX", callback=as_group_id, help="Only ids above this.")
 @json_option
-def groups_list(
+def list_groups(
     database: str, pending: bool, member: str | None, limit: int, after: bytes | None, as_json: bool
 ) -> None:
     """List the groups of DATABASE that its host has told of, in the order of their ids.
@@ -87,11 +79,11 @@ def _print_groups(states: list[GroupState]) -> None:
     )
 
 
-@groups.command("show")
+@click.command("show")
 @database_argument
 @click.argument("group_id", metavar="HEX", callback=as_group_id)
 @json_option
-def groups_show(database: str, group_id: bytes, as_json: bool) -> None:
+def show_group(database: str, group_id: bytes, as_json: bool) -> None:
     """Show the group HEX of DATABASE, and who holds its tasks.
 
     Tasks of a group run one at a time: one that is due waits for the one that is running.

@@ -26,20 +26,12 @@ from callboard.cli._output import (
 from callboard.cli._show import holder
 
 
-@click.group
-def tasks() -> None:
-    """Look at live tasks, and change when they run.
-
-    Example: callboard tasks list service.db
-    """
-
-
-@tasks.command("list")
+@click.command("list")
 @database_argument
 @page_options
 @click.option("--state", type=click.Choice([str(state) for state in TaskState]), help="Only tasks in this state.")
 @json_option
-def tasks_list(
+def list_tasks(
     database: str,
     kind: str | None,
     group_id: bytes | None,
@@ -84,19 +76,11 @@ def tasks_list(
     )
 
 
-@click.group
-def dead() -> None:
-    """Look at dead tasks, those that cannot succeed any more, and retry or delete them.
-
-    Example: callboard dead list service.db
-    """
-
-
-@dead.command("list")
+@click.command("list")
 @database_argument
 @page_options
 @json_option
-def dead_list(
+def list_dead(
     database: str, kind: str | None, group_id: bytes | None, limit: int, after_id: int, as_json: bool
 ) -> None:
     """List the dead tasks of DATABASE, each with its reason.

@@ -1,4 +1,4 @@
-"""How listings look: JSON documents for scripts, and tables for people, readable at 80 columns.
+"""How listings look: JSON documents for scripts, and for people tables, or blocks of lines where it is narrow.
 
 No listing shows a task's payload: it may be private, and is seldom what one looks for.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _TRACEBACK = "Traceback (most recent call last):"
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _GROUP_DIGITS = 8
-_MIN_WIDTH = 80
+_MIN_WIDTH = 80  # for which the tables are made
 _NO_LIMIT = 1_000
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -34,13 +34,21 @@ def print_json(document: dict[str, Any]) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
-def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]], *, titled: bool = True) -> None:
+def print_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]]) -> None:
     """Print a listing for people, as wide as the terminal; nothing is cut or folded where there is none.
 
-    A column with a `ratio` takes the width that the others leave.
+    A column with a `ratio` takes the width that the others leave. Where there is no room for columns, each row is
+    a block of lines, one for each of its cells.
     """
+    if is_narrow():
+        titles = [column if isinstance(column, str) else str(column.header) for column in columns]
+        for number, row in enumerate(rows):
+            if number:
+                click.echo()
+            print_fields(zip(titles, row, strict=True))
+        return
     table = as_table(columns, rows)
-    table.expand, table.show_header = _has_width(), titled
+    table.expand = _has_width()
     print_lines(table)
 
 
@@ -57,14 +65,18 @@ def as_table(columns: Sequence[Column | str], rows: Iterable[Sequence[str]]) -> 
 
 def _console() -> Console:
     """Return what renders on stdout, as wide as the terminal; nothing is cut or folded where there is none."""
-    # Imported here because Rich takes a while, which help and scripts need not wait for.
+    # Imported here because Rich takes a while, which scripts need not wait for.
     from rich.console import Console
 
     console = Console(file=sys.stdout)
-    console.width = (
-        max(console.width, _MIN_WIDTH) if _has_width() else _NO_LIMIT
-    )  # narrower, whole columns disappear
+    if not _has_width():
+        console.width = _NO_LIMIT
     return console
+
+
+def is_narrow() -> bool:
+    """Return whether the terminal has no room for the columns of a table."""
+    return _has_width() and _console().width < _MIN_WIDTH
 
 
 def print_lines(rendered: RenderableType) -> None:
@@ -85,7 +97,9 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     from rich.table import Column
 
     for_names, for_values = Column(no_wrap=True), Column(ratio=1, overflow="fold")
-    print_table([for_names, for_values], [(name, value) for name, value in fields if value], titled=False)
+    table = as_table([for_names, for_values], [(name, value) for name, value in fields if value])
+    table.expand, table.show_header = _has_width(), False
+    print_lines(table)
 
 
 def as_object(row: Task | DeadTask) -> dict[str, Any]:

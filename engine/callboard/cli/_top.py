@@ -17,7 +17,7 @@ from callboard.cli._show import holder
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
+    from rich.table import Column, Table
 
 _ROWS = 10
 
@@ -136,7 +136,7 @@ def _kinds(frame: _Frame) -> Table:
                 printable(kind),
             )
         )
-    return as_table(("DUE", "FOR", "DEFERRED", "KIND"), rows)
+    return as_table(("DUE", "FOR", "DEFERRED", _folded("KIND")), rows)
 
 
 def _groups(frame: _Frame) -> Table:
@@ -152,4 +152,11 @@ def _groups(frame: _Frame) -> Table:
                 "a node that is gone" if node is None else holder(node),
             )
         )
-    return as_table(("HELD FOR", "TASKS", "GROUP OR TASK", "BY"), rows)
+    return as_table(("HELD FOR", "TASKS", "GROUP OR TASK", _folded("BY")), rows)
+
+
+def _folded(title: str) -> Column:
+    """Return a column of names whose ends tell them apart, so that none may be cut."""
+    from rich.table import Column
+
+    return Column(title, overflow="fold")

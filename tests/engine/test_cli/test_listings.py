@@ -104,12 +104,6 @@ def test_a_table_is_plain_and_fits_80_columns(
     assert "\x1b" not in output
 
 
-def test_a_narrow_terminal_loses_no_column(engine: Engine, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    titles = callboard("tasks", "list", database).output.splitlines()[0]
-    assert titles.split() == ["ID", "STATE", "TRIES", "DUE", "AGE", "GROUP", "KIND"]
-
-
 def test_where_there_is_no_terminal_nothing_is_cut_and_an_error_is_told_by_its_first_line(
     engine: Engine, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

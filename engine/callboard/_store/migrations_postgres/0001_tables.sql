@@ -50,6 +50,9 @@ CREATE INDEX callboard_task_running ON callboard_task (group_id, owner) WHERE st
 CREATE INDEX callboard_task_deferred ON callboard_task (kind, next_attempt_at_ns, id) WHERE state = 'deferred';
 CREATE INDEX callboard_task_deferred_expiry ON callboard_task (expires_at_ns) WHERE state = 'deferred';
 CREATE INDEX callboard_task_backoff ON callboard_task (last_attempted_at_ns) WHERE last_error IS NOT NULL;
+CREATE INDEX callboard_task_odd ON callboard_task (id)
+    WHERE state NOT IN ('pending', 'running', 'deferred')
+        OR state = 'pending' AND parked <> 1 AND alone <> 1 AND (parked <> 0 OR alone <> 0);
 
 -- What was enqueued or pulled in inside a transaction of the host's. Nothing here is unique and nothing is updated, so
 -- the host's transaction waits for nobody and nobody for it; the next claim merges it into the task table.
