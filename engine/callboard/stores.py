@@ -20,7 +20,7 @@ from callboard._store.interface import (
     Store,
 )
 from callboard._store.policy import Orphan, TaskPolicy
-from callboard._store.task_table import Heads, Held, TaskTable
+from callboard._store.task_table import LOOK, Heads, Held, TaskTable
 from callboard._task import (
     DeadReason,
     DeadTask,
@@ -33,6 +33,7 @@ from callboard._task import (
 )
 
 __all__ = [
+    "LOOK",
     "AwaitedConnections",
     "Bury",
     "DeadReason",

@@ -138,6 +138,16 @@ FAULTS = [
         "what_is_due_comes_in_the_order_of_deadlines_whatever_its_kind",
     ),
     Fault(
+        "a limited kind's claim gives rows of groups that are left out",
+        reworded(sqlite_tasks, "_DUE_BESIDE", "hex(group_id) NOT IN", "id NOT IN"),
+        "rows_of_groups_that_are_left_out_are_stepped_over",
+    ),
+    Fault(
+        "a limited kind's claim looks at a few rows only",
+        replaced(sqlite_tasks, "LOOK", 100),
+        "a_backlog_of_groups_that_are_left_out_is_stepped_over_as_far_as_promised",
+    ),
+    Fault(
         "a claim is from a few kinds only",
         replaced(sqlite_tasks, "_MOST_ARMS", 2_000),
         "a_claim_may_be_from_any_number_of_kinds",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from callboard._store.interface import NodeRow, Session, Store
+from callboard._store.nodes import PAUSED
 from callboard._store.sql_tasks import ALONE, DUE
 from callboard._store.sqlite import SqliteStore
 
@@ -110,10 +111,11 @@ class DeadKind(NamedTuple):
 
 
 class NodeView(NamedTuple):
-    """A node, the kinds that it runs, and whether its process is known to have ended."""
+    """A node, the kinds that it runs and those of them that it has paused, and whether its process has ended."""
 
     row: NodeRow
     kinds: frozenset[str]
+    paused: frozenset[str]
     has_ended: bool
 
 
@@ -173,8 +175,11 @@ def dead(session: Session) -> list[DeadKind]:
 
 def nodes(store: Store, session: Session) -> list[NodeView]:
     """Return the nodes in the order of their ids."""
-    kinds = {node_id: frozenset(filter(None, names.split(","))) for node_id, names in session.rows(_NODE_KINDS)}
-    return [
-        NodeView(row, kinds.get(row.id, frozenset()), store.nodes.has_ended(row))
-        for row in store.nodes.others(session, 0)
-    ]
+    told = {node_id: frozenset(filter(None, names.split(","))) for node_id, names in session.rows(_NODE_KINDS)}
+    views = []
+    for row in store.nodes.others(session, 0):
+        names = told.get(row.id, frozenset())
+        paused = frozenset(name.removeprefix(PAUSED) for name in names if name.startswith(PAUSED))
+        kinds = frozenset(name for name in names if not name.startswith(PAUSED))
+        views.append(NodeView(row, kinds, paused, store.nodes.has_ended(row)))
+    return views

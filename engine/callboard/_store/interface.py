@@ -345,6 +345,10 @@ class NodeTable(Protocol):
         """
         ...
 
+    def tell_kinds(self, session: Session, node_id: int, kinds: str) -> None:
+        """Write anew what `add` wrote of the kinds that the node runs; nothing if its row is gone."""
+        ...
+
     def remove(self, session: Session, node_id: int) -> None:
         """Delete this engine's row; `unlock` follows the commit."""
         ...

@@ -18,6 +18,7 @@ _RENEW = (
     "UPDATE callboard_node SET heartbeat_at_ns ="
     " CASE WHEN heartbeat_at_ns < ?1 THEN ?1 ELSE heartbeat_at_ns + 1 END WHERE id = ?2"
 )
+_TELL_KINDS = "UPDATE callboard_node SET kinds = ? WHERE id = ?"
 _REMOVE = "DELETE FROM callboard_node WHERE id = ?"
 _OTHERS = (
     "SELECT id, host, pid, lease_ns, heartbeat_at_ns, EXISTS (SELECT 1 FROM callboard_task"
@@ -27,6 +28,9 @@ _OTHERS = (
 _SILENT = f"{_OTHERS} AND heartbeat_at_ns < ?"
 _OTHERS_IN_ORDER = f"{_OTHERS} ORDER BY id"
 _BURY = "DELETE FROM callboard_node WHERE id = ? AND heartbeat_at_ns = ?"
+
+PAUSED = "!"
+"""Before the name of a kind among those of a node: the node runs it, but has paused it."""
 
 
 class SqlNodes:
@@ -53,6 +57,10 @@ class SqlNodes:
     def renew(self, session: Session, node_id: int, now_ns: int) -> bool:
         """Write a heartbeat; `False` when others have found this node gone and taken its tasks over."""
         return session.run(_RENEW, (now_ns, node_id)) > 0
+
+    def tell_kinds(self, session: Session, node_id: int, kinds: str) -> None:
+        """Write which kinds the node runs."""
+        session.run(_TELL_KINDS, (kinds, node_id))
 
     def remove(self, session: Session, node_id: int) -> None:
         """Delete this engine's row; `unlock` follows the commit."""

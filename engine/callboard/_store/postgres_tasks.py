@@ -16,7 +16,7 @@ from callboard._store.interface import Row, Session
 from callboard._store.policy import Orphan
 from callboard._store.postgres_inbox import Inbox
 from callboard._store.sql_tasks import ALONE, DUE, NEXT, TASK, heads_statement
-from callboard._store.task_table import Held
+from callboard._store.task_table import LOOK, Held
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task
 
 _NEXT_TOKEN = NEXT.format(name="token")
@@ -77,6 +77,12 @@ _DUE_CANDIDATES = (
     f" WHERE {DUE} AND callboard_task.kind = wanted.kind AND next_attempt_at_ns <= ?3 AND {_NOT_ELSEWHERE}"
     "{grouped} ORDER BY next_attempt_at_ns, id LIMIT {limit}) AS first"
     " ORDER BY next_attempt_at_ns, id LIMIT {limit}"
+)
+_BESIDE_CANDIDATES = (
+    "SELECT id, group_id FROM (SELECT id, group_id, next_attempt_at_ns FROM callboard_task"
+    f" WHERE {DUE} AND kind = ?2 AND next_attempt_at_ns <= ?3 ORDER BY next_attempt_at_ns, id LIMIT {LOOK})"
+    " AS callboard_task WHERE (group_id IS NULL OR group_id <> ALL(?4::bytea[]))"
+    f" AND {_NOT_ELSEWHERE} ORDER BY next_attempt_at_ns, id LIMIT {{limit}}"
 )
 _LOCK_GROUPS = (
     "SELECT group_id FROM unnest(?2::bytea[]) AS wanted(group_id)"
@@ -283,6 +289,15 @@ class PostgresTasks(Inbox):
         sql = _DUE_CANDIDATES.format(grouped=_GROUPED if grouped_only else "", limit=limit)
         found = session.rows(sql, (node_id, list(kinds), now_ns))
         if not found:  # in spite of the heads: another node is at work in their groups
+            self._look_soon()
+        return self._take(session, found, _STILL_DUE, node_id, now_ns)
+
+    def due_beside(
+        self, session: Session, kind: str, group_ids: Collection[bytes], node_id: int, now_ns: int, limit: int
+    ) -> list[Task]:
+        """Lock due rows of a kind and their groups, but for these, and return them as `start` will leave them."""
+        found = session.rows(_BESIDE_CANDIDATES.format(limit=limit), (node_id, kind, now_ns, list(group_ids)))
+        if not found:  # another node may be at work in their groups
             self._look_soon()
         return self._take(session, found, _STILL_DUE, node_id, now_ns)
 

@@ -15,7 +15,7 @@ from callboard import _lifecycle
 from callboard._store.interface import Row, Session
 from callboard._store.policy import Orphan
 from callboard._store.sql_tasks import ALONE, DUE, NEXT, TASK, SqlTasks, heads_statement
-from callboard._store.task_table import Held
+from callboard._store.task_table import LOOK, Held
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, FinishedTask, NewTask, Task
 
 _NEXT_TOKEN = NEXT.format(name="token")
@@ -62,6 +62,14 @@ _NOT_ELSEWHERE = f"NOT {_RUN_BY.format(test='<')} AND NOT {_RUN_BY.format(test='
 _DUE_ARM = (
     f"SELECT {_CLAIMED} FROM callboard_task INDEXED BY callboard_task_due"
     f" WHERE {DUE} AND kind = ? AND next_attempt_at_ns <= ? AND {_NOT_ELSEWHERE}"
+)
+# The inner limit is on the rows that are read, as in `_PARK_MORE`.
+_DUE_BESIDE = (
+    f"SELECT {_CLAIMED} FROM callboard_task WHERE id IN (SELECT id FROM (SELECT id, group_id, next_attempt_at_ns"
+    f" FROM callboard_task INDEXED BY callboard_task_due WHERE {DUE} AND kind = ? AND next_attempt_at_ns <= ?"
+    " ORDER BY next_attempt_at_ns LIMIT ?) AS callboard_task"
+    " WHERE (group_id IS NULL OR hex(group_id) NOT IN (SELECT value FROM json_each(?)))"
+    f" AND {_NOT_ELSEWHERE} ORDER BY next_attempt_at_ns LIMIT ?) ORDER BY next_attempt_at_ns"
 )
 _MOST_ARMS = 500  # of one statement, by SQLite's default
 _PARKED = (
@@ -187,6 +195,11 @@ def _ids(ids: Iterable[int]) -> str:
     return json.dumps(list(ids))
 
 
+def _names(group_ids: Iterable[bytes]) -> str:
+    """Return groups as SQLite's `hex` names them, since JSON has no bytes."""
+    return json.dumps([group_id.hex().upper() for group_id in group_ids])
+
+
 def _is_dormant(new: NewTask) -> bool:
     return new.next_attempt_at_ns - new.created_at_ns > DORMANT_NS
 
@@ -255,6 +268,13 @@ class SqliteTasks(SqlTasks):
             found = sorted(found, key=attrgetter("next_attempt_at_ns"))[:limit]
         return found
 
+    def due_beside(
+        self, session: Session, kind: str, group_ids: Collection[bytes], node_id: int, now_ns: int, limit: int
+    ) -> list[Task]:
+        """Return due rows of a kind as `start` will leave them, without those of these groups."""
+        params = (node_id, kind, now_ns, LOOK, _names(group_ids), node_id, node_id, limit)
+        return [Task._make(row) for row in session.rows(_DUE_BESIDE, params)]
+
     def parked(self, session: Session, rooms: Mapping[bytes, int], node_id: int, now_ns: int) -> list[Task]:
         """Return the earliest rows that were parked behind their groups', as `start` will leave them."""
         return [
@@ -275,8 +295,7 @@ class SqliteTasks(SqlTasks):
         self, session: Session, kind: str, group_ids: Collection[bytes], now_ns: int, limit: int
     ) -> None:
         """Park the rows of these groups that are among the first `limit` due ones of a kind."""
-        names = json.dumps([group_id.hex().upper() for group_id in group_ids])
-        session.run(_PARK_MORE, (kind, now_ns, limit, names))
+        session.run(_PARK_MORE, (kind, now_ns, limit, _names(group_ids)))
 
     def still_running(self, session: Session, ids: Sequence[int]) -> dict[int, Held]:
         """Return the state of those rows that are still there and running."""

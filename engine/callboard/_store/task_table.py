@@ -12,6 +12,9 @@ from callboard._task import DeadTask, Enqueued, FinishedTask, NewTask, Task
 if TYPE_CHECKING:
     from callboard._store.interface import Session
 
+LOOK = 5_000
+"""Due rows of a kind that `TaskTable.due_beside` looks at, at most: about 5 ms."""
+
 
 class Held(NamedTuple):
     """A running row as it is now, to be compared with what its run remembers.
@@ -117,6 +120,16 @@ class TaskTable(Protocol):
         That is: with `state` running, the next `token`, and the node as `owner`. Rows of other kinds are not
         even read. Rows of groups that another node than `node_id` runs are left out, with `grouped_only` those
         without a group. Where nodes work on rows at once, a row is returned to one of them.
+        """
+        ...
+
+    def due_beside(
+        self, session: Session, kind: str, group_ids: Collection[bytes], node_id: int, now_ns: int, limit: int
+    ) -> list[Task]:
+        """Return due rows of one kind, as `due` does, without those of these groups.
+
+        It need not look further than at the first `LOOK` due rows of the kind, so that its cost is bounded however
+        many of them are left out.
         """
         ...
 

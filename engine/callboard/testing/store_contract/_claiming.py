@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from callboard.stores import Held, Task, TaskState
+from callboard.stores import LOOK, Held, Task, TaskState
 from callboard.testing.store_contract._steps import (
     KIND,
     MANY,
@@ -75,6 +75,32 @@ class ClaimingTests(ContractTests):
         assert texts(steps.due(grouped_only=True)) == ["grouped"]
         assert texts(steps.due(grouped_only=True, limit=1)) == ["grouped"]
         assert texts(steps.due()) == ["loose", "grouped"]
+
+    def test_rows_of_groups_that_are_left_out_are_stepped_over(self, steps: Steps) -> None:
+        for place, group_id in enumerate([b"g", b"\0", None, b"h", b"g"]):
+            steps.enqueue(note(str(place), group_id=group_id, next_attempt_at_ns=NOW_NS - 9 + place))
+        steps.enqueue(note("of another kind", kind=OTHER))
+        steps.enqueue(note("not yet", next_attempt_at_ns=NOW_NS + 1))
+
+        assert texts(steps.beside()) == ["0", "1", "2", "3", "4"]
+        assert texts(steps.beside(b"g", b"\0", b"of no row")) == ["2", "3"]
+        assert texts(steps.beside(b"g", limit=2)) == ["1", "2"]
+        assert texts(steps.beside(b"h", now_ns=NOW_NS - 8)) == ["0", "1"]
+        assert steps.beside() == steps.due()
+
+        other = steps.node()
+        [task] = [task for task in steps.beside(node_id=other) if task.group_id == b"h"]
+        steps.do(steps.tasks.start, [task.id], NOW_NS, other)
+        steps.enqueue(note("behind it", group_id=b"h", next_attempt_at_ns=NOW_NS))
+        assert texts(steps.beside(b"g", b"\0")) == ["2"], "another node runs the group"
+        assert texts(steps.beside(b"g", b"\0", node_id=other)) == ["2", "behind it"]
+
+    def test_a_backlog_of_groups_that_are_left_out_is_stepped_over_as_far_as_promised(self, steps: Steps) -> None:
+        backlog = [note(str(number), group_id=b"g", next_attempt_at_ns=1) for number in range(LOOK - 1)]
+        steps.enqueue_many(backlog)
+        steps.enqueue(note("other", group_id=b"h"))
+
+        assert texts(steps.beside(b"g", limit=1)) == ["other"]
 
     def test_a_started_row_is_what_due_said_and_due_no_more(self, steps: Steps) -> None:
         node_id = steps.node()

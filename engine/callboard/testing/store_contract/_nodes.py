@@ -55,6 +55,17 @@ class NodesTests(ContractTests):
         assert others(steps, mine) == []
         steps.lose(mine)
 
+    def test_a_node_may_tell_anew_which_kinds_it_runs(self, steps: Steps, other: Steps) -> None:
+        mine, theirs = steps.node(), other.node()
+        before = others(steps, mine)
+
+        other.do(other.store.nodes.tell_kinds, theirs, f"{KIND},!{KIND}")
+        other.lose(theirs)
+        other.do(other.store.nodes.tell_kinds, theirs, KIND)  # nothing to tell of
+
+        assert [node.id for node in before] == [theirs]
+        assert others(steps, mine) == []
+
     def test_an_id_of_a_node_is_never_given_twice(self, steps: Steps) -> None:
         first = steps.node()
         steps.lose(first)

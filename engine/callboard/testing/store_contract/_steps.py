@@ -173,6 +173,11 @@ class Steps:
         with self.store.transaction() as session:
             return self.tasks.due(session, kinds, node_id, now_ns, limit, grouped_only=grouped_only)
 
+    def beside(self, *group_ids: bytes, node_id: int = 0, now_ns: int = NOW_NS, limit: int = MANY) -> list[Task]:
+        """Return the due rows of `KIND` that `node_id` may start, without those of these groups."""
+        with self.store.transaction() as session:
+            return self.tasks.due_beside(session, KIND, group_ids, node_id, now_ns, limit)
+
     def claim(self, node_id: int, kinds: Sequence[str] = (KIND,), **options: Any) -> list[Task]:
         """Start what is due."""
         with self.store.transaction() as session:
