@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -51,6 +51,7 @@ class Core:
         store: Store,
         clock: Clock,
         plugins: Sequence[Any] | None,
+        block: Collection[str],
         services: Mapping[type[Any], Any],
         dead_retention: timedelta | None,
         lease_ns: int,
@@ -67,7 +68,7 @@ class Core:
         self.heartbeat_ns = heartbeat_ns
         self.max_crashes = max_crashes
         self.registry = KindRegistry(self.services)
-        self.plugins = PluginHost(plugins, self.registry)
+        self.plugins = PluginHost(plugins, block, self.registry)
         self.plugin_tables = PluginMigrator(self.plugins, store)
         self.composer = Composer(self.registry, clock)
         self.recurring_kinds: frozenset[str] = frozenset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -60,6 +60,7 @@ class Engine:
         *,
         services: Mapping[type[Any], Any] | None = None,
         plugins: Sequence[Any] | None = None,
+        block: Collection[str] = (),
         workers: int = DEFAULT_WORKERS,
         execute: bool = True,
         synchronous: str = "FULL",
@@ -77,6 +78,9 @@ class Engine:
                 wrote (see `callboard.stores`).
             services: objects that handlers ask for by type.
             plugins: `None` for all installed, else entry-point names and plugin objects.
+            block: names of plugins that are not even imported, whatever `plugins` says, besides those in the
+                environment variable `CALLBOARD_BLOCK_PLUGINS`, separated by commas. Their tasks stay deferred. A
+                name that no plugin has is warned of.
             workers: the most handlers that may block at once.
             execute: `False` to enqueue and list only.
             synchronous: SQLite's setting for a database given by URL: `FULL`, or `NORMAL`, which may lose the
@@ -99,6 +103,8 @@ class Engine:
             raise ConfigurationError(f"dead_retention must be a timedelta of at least 0, not {dead_retention!r}")
         if isinstance(plugins, str):
             raise ConfigurationError(f"plugins takes a list, such as [{plugins!r}]")
+        if isinstance(block, str) or not all(isinstance(name, str) for name in block):
+            raise ConfigurationError(f"block takes a list of plugins' names, such as ['acme'], not {block!r}")
         if services is not None and not (
             isinstance(services, Mapping) and all(isinstance(each, type) for each in services)
         ):
@@ -122,6 +128,7 @@ class Engine:
             open_store(database, synchronous),
             SystemClock() if clock is None else clock,
             plugins,
+            tuple(block),
             services or {},
             dead_retention,
             nanoseconds(lease),
@@ -236,7 +243,7 @@ class Engine:
     def migrate(self) -> list[str]:
         """Bring the tables up to date, the engine's and then each plugin's; return what was done.
 
-        A plugin whose migration fails has none of it done, and is blocked in this engine; `health` says why.
+        A plugin whose migration fails has none of it done, and is refused in this engine; `health` says why.
 
         Raises:
             StoreError: the database cannot be used; it has not been changed.
@@ -584,6 +591,7 @@ class Engine:
             plugins=list(self._core.plugins.health.values()),
             missing_services={kind: [each.__name__ for each in types] for kind, types in missing.items() if types},
             running=0 if runtime is None else len(runtime.workload.runs),
+            paused=[] if runtime is None else runtime.workload.throttle.paused(self._core.clock.monotonic_ns()),
             overdue=[] if runtime is None else runtime.scheduler.watch.overdue(),
             overdue_hooks=[] if runtime is None else runtime.hooks.overdue(),
             counters={} if runtime is None else dict(runtime.scheduler.counters),

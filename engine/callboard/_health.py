@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from callboard._actors.hooks import OverdueHook
+from callboard._actors.throttle import PausedKind
 from callboard._actors.watch import OverdueRun
 from callboard._plugins import PluginHealth
 
@@ -22,6 +23,7 @@ class Health:
         plugins: what became of each plugin.
         missing_services: for each kind left to other nodes, the services that the host did not give.
         running: tasks claimed and not yet written back.
+        paused: kinds that failed for everybody, of which this node claims nothing but one task from time to time.
         overdue: handlers over their timeout, with the stack of blocking ones.
         overdue_hooks: hooks of plugins that have not returned for five minutes, with their stacks.
         counters: tasks `done`, `dead`, `failed` and `stale` since the start.
@@ -37,6 +39,7 @@ class Health:
     plugins: list[PluginHealth] = field(default_factory=list)
     missing_services: dict[str, list[str]] = field(default_factory=dict)
     running: int = 0
+    paused: list[PausedKind] = field(default_factory=list)
     overdue: list[OverdueRun] = field(default_factory=list)
     overdue_hooks: list[OverdueHook] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)

@@ -23,6 +23,9 @@ M = TypeVar("M", bound=Message)
 
 MAX_GROUP_ID_BYTES = 255
 
+DEFAULT_PAUSE_AFTER = 20
+"""Failures of different groups in a row that pause a kind; see `_actors/throttle.py` for where it comes from."""
+
 
 def check_group_id(group_id: bytes) -> bytes:
     """Return `group_id` if it can name a group.
@@ -57,6 +60,11 @@ class TaskKind(Generic[M]):
         retry: when failures are tried again, and for how long.
         recurring: never expires and never exhausts; the handler returns `RescheduleAt`.
         timeout: after this long `ctx.cancelled` is set and an async handler is cancelled.
+        concurrency: how many groups, or tasks without one, each node works on at once; `None` for no limit but
+            the engine's `workers`. A handler that may block for long should have one, so that it cannot take all
+            threads of its node.
+        pause_after: after how many different groups, or tasks without one, have failed in a row, with no success
+            in between, a node pauses the kind and tries one task from time to time; `None` for never.
         requires: types of the services without which this node leaves the kind's tasks to others.
         on_unknown_fields: what to do with a payload that has fields which this build's `message_type` lacks, in
             the message or in those inside it: `"run"` calls the handler, which does without them; `"defer"`
@@ -64,8 +72,8 @@ class TaskKind(Generic[M]):
             either way. An `Any` is not looked into.
 
     Raises:
-        KindError: the message type has a map field, the handler cannot be called, or a number of the policy,
-            the timeout or `on_unknown_fields` makes no sense.
+        KindError: the message type has a map field, the handler cannot be called, or another argument makes no
+            sense.
     """
 
     message_type: type[M]
@@ -76,6 +84,8 @@ class TaskKind(Generic[M]):
     timeout: timedelta = timedelta(minutes=5)
     requires: tuple[type[Any], ...] = ()
     on_unknown_fields: Literal["run", "defer"] = "run"
+    concurrency: int | None = None
+    pause_after: int | None = DEFAULT_PAUSE_AFTER
     name: str = field(init=False)
     is_async: bool = field(init=False, repr=False)
     timeout_ns: int = field(init=False, repr=False)
@@ -92,7 +102,8 @@ class TaskKind(Generic[M]):
             raise KindError(f"{name}: the handler must be callable, not {self.handler!r}")
         if not _takes_two(self.handler):
             raise KindError(
-                f"{name}: the handler is called as handler(message, ctx), which {self.handler!r} cannot be"
+                f"{name}: the handler is called as handler(message, ctx), which"
+                f" {getattr(self.handler, '__qualname__', repr(self.handler))} cannot be"
             )
         if self.group_id is not None and not callable(self.group_id):
             raise KindError(f"{name}: group_id must be a function of the message, not {self.group_id!r}")
@@ -108,6 +119,14 @@ class TaskKind(Generic[M]):
             raise KindError(f"{name}: requires must be a tuple of types, such as (Mailer,), not {self.requires!r}")
         if self.on_unknown_fields not in ("run", "defer"):
             raise KindError(f'{name}: on_unknown_fields must be "run" or "defer", not {self.on_unknown_fields!r}')
+        for argument in ("concurrency", "pause_after"):
+            number = getattr(self, argument)
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                raise KindError(
+                    f"{name}: {argument} must be a whole number of at least 1, or None, not {number!r}"
+                )
+        if not isinstance(self.recurring, bool):
+            raise KindError(f"{name}: recurring must be True or False, not {self.recurring!r}")
         of_object = inspect.iscoroutinefunction(type(self.handler).__call__)
         is_async = inspect.iscoroutinefunction(self.handler) or of_object
         object.__setattr__(self, "name", name)
@@ -139,8 +158,9 @@ class KindRegistry:
         """Start empty; `services` decides which kinds this node can run."""
         self._services = services
         self._kinds: dict[str, tuple[TaskKind[Any], str]] = {}
-        self._blocked: set[str] = set()
+        self._refused: set[str] = set()
         self.runnable: dict[str, TaskKind[Any]] = {}
+        self.blocked: list[str] = []
 
     def register(self, kind: TaskKind[Any], plugin: str) -> None:
         """Add a kind.
@@ -157,9 +177,9 @@ class KindRegistry:
         if not self.missing_services(kind):
             self.runnable[kind.name] = kind
 
-    def block(self, plugin: str) -> None:
+    def refuse(self, plugin: str) -> None:
         """Have no kind of a plugin run here any more."""
-        self._blocked.add(plugin)
+        self._refused.add(plugin)
         # Another dictionary, because threads may be iterating over this one.
         self.runnable = {name: kind for name, kind in self.runnable.items() if self._kinds[name][1] != plugin}
 
@@ -176,8 +196,9 @@ class KindRegistry:
         """Return what would have this node run a kind that it cannot run."""
         known = self.get(name)
         if known is None:
-            return "install the plugin that brings the kind"
-        if (plugin := self._kinds[name][1]) in self._blocked:
+            unblock = f", or unblock it (blocked here: {', '.join(self.blocked)})" if self.blocked else ""
+            return f"install the plugin that brings the kind{unblock}"
+        if (plugin := self._kinds[name][1]) in self._refused:
             return f"mend plugin {plugin}, of which `callboard plugins` or Engine.health() says what is wrong"
         names = ", ".join(missing.__name__ for missing in self.missing_services(known))
         return f"give Engine(..., services=...) what the kind requires: {names}"

@@ -72,6 +72,11 @@ def after_crash_ns(task: Task, crashes: int, now_ns: int) -> int:
     return 0 if crashes == 0 else min(now_ns + _backoff_ns(task, crashes), NEVER_NS)
 
 
+def judged(result: Outcome | Failure, *, recurring: bool) -> Outcome | Failure:
+    """Return what a handler's outcome counts as: a recurring task has no end (rule 9)."""
+    return Failure(NO_DONE) if recurring and isinstance(result, Done) else result
+
+
 def settle(
     task: Task, result: Outcome | Failure, now_ns: int, *, recurring: bool = False, requested: bool = False
 ) -> Transition:
@@ -84,8 +89,7 @@ def settle(
         recurring: whether the kind has no end (rule 9).
         requested: whether the identity was enqueued again since the claim (rule 14).
     """
-    if recurring and isinstance(result, Done):
-        result = Failure(NO_DONE)
+    result = judged(result, recurring=recurring)
     if isinstance(result, Failure):
         return _failed(task, result, now_ns, recurring, requested)
     if requested:

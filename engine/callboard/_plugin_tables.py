@@ -1,6 +1,6 @@
 """The tables that an engine's plugins have of their own: migrated after the engine's, each plugin for itself.
 
-A plugin whose tables are not what it needs is blocked in this engine: its hooks are not called, and its tasks are
+A plugin whose tables are not what it needs is refused in this engine: its hooks are not called, and its tasks are
 left to nodes that can run them. Everything else goes on.
 """
 
@@ -35,7 +35,7 @@ class PluginMigrator:
         for hook in self._host.hooks(_HOOK):
             succeeded, given = self._host.call(hook, engine=engine)
             if not succeeded:
-                self._host.block(hook.plugin)
+                self._host.leave_out(hook.plugin)
                 continue
             try:
                 if migrations := list(given or ()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from callboard._actors.hooks import OverdueHook
+from callboard._actors.throttle import PausedKind
 from callboard._actors.watch import OverdueRun
 from callboard._clock import NEVER_NS, Clock, SystemClock
 from callboard._context import TaskContext
@@ -45,9 +46,10 @@ from callboard.events import (
     LeaveRequested,
     MembershipChanged,
 )
-from callboard.hookspec import hookimpl
+from callboard.hookspec import API_VERSION, hookimpl
 
 __all__ = [
+    "API_VERSION",
     "NEVER_NS",
     "CallboardError",
     "Clock",
@@ -83,6 +85,7 @@ __all__ = [
     "Outcome",
     "OverdueHook",
     "OverdueRun",
+    "PausedKind",
     "PayloadError",
     "PendingRemove",
     "PluginError",

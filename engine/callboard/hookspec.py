@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 PROJECT = "callboard"
 """The name of pluggy's project and of the entry-point group."""
 
+API_VERSION = (1, 0)
+"""The version of the plugin API: major, which changes when plugins have to, and minor, when there is more of it.
+
+A plugin that says which one it needs, with an attribute `callboard_api = (1, 0)` of the module or object, is
+loaded by an engine of the same major version and at least that minor one, and refused by others. One that says
+nothing is loaded.
+"""
+
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Mark a function of a plugin as the implementation of the hook of the same name."""
@@ -43,7 +51,7 @@ def callboard_migrations(engine: Engine) -> Iterable[Migration]:  # type: ignore
     `callboard.read_migrations("acme_receipts")` reads them from the package. Called once for an engine, when its
     plugins are loaded; touch no database here. What the database lacks is run after the engine's own migrations,
     by one process at a time, each in one transaction with its record, which is under the plugin's name. One that
-    fails leaves nothing; the plugin is then blocked in this engine: its hooks are not called, and its tasks wait
+    fails leaves nothing; the plugin is then refused in this engine: its hooks are not called, and its tasks wait
     for a node that can run them. So it is when a newer version of the plugin has migrated its tables, unless that
     says that this one can work on them.
     """

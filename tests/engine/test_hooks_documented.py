@@ -20,7 +20,8 @@ from callboard import (
     hookimpl,
     hookspec,
 )
-from callboard._plugins import HOOKS, PluginHost
+from callboard._hook_checks import HOOKS
+from callboard._plugins import PluginHost
 
 DOCUMENTED = {
     "callboard_task_kinds": ["engine"],

@@ -213,7 +213,7 @@ def test_processes_that_migrate_at_once_do_each_step_once(callboard_database: st
 # What is refused
 
 
-def test_one_that_fails_is_undone_whole_and_its_plugin_alone_is_blocked(
+def test_one_that_fails_is_undone_whole_and_its_plugin_alone_is_refused(
     make_engine: MakeEngine, callboard_database: str
 ) -> None:
     called: list[str] = []
@@ -325,7 +325,7 @@ def test_a_script_may_read_the_engines_tables_and_name_them(
     assert notes(callboard_database) == []
 
 
-def test_a_hook_that_raises_blocks_its_plugin(make_engine: MakeEngine) -> None:
+def test_a_hook_that_raises_has_its_plugin_refused(make_engine: MakeEngine) -> None:
     def migrations() -> list[Migration]:
         raise LookupError("no such folder")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from loguru import logger
 
 from callboard import _codec, _lifecycle
-from callboard._actors.workload import Workload
+from callboard._actors.workload import CLAIM_AHEAD, Workload
 from callboard._admission import Undecodable, admit, malformed
 from callboard._lifecycle import Bury
 from callboard._run import Run
@@ -104,6 +104,7 @@ class Claim:
         self._runnable = core.registry.runnable
         self._tasks = core.store.tasks
         self._workload = workload
+        self._throttle = workload.throttle
         self._memory = memory
         self._session = session
         self._now_ns = now_ns
@@ -128,12 +129,19 @@ class Claim:
                 self._set_aside(kind)
         if self._workload.alone is not None:
             return
+        if alone_due and self._throttle.paused_kinds() and not self._find_alone():
+            alone_due = False  # nothing else is to wait for what is not run
         if alone_due and self._memory.is_alones_turn(self._monotonic_ns):
             if not self._workload.runs:
                 self._claim_alone()
         else:
-            self._refill(self._workload.thirsty())
             known = [kind for kind in due if kind in self._runnable]
+            narrow = [kind for kind in known if self._throttle.is_narrow(kind)]
+            for kind in narrow:  # first: a group that has become idle for one of them is not to be taken again
+                self._claim_narrow(kind)
+            self._refill(self._workload.thirsty())
+            if narrow:
+                known = [kind for kind in known if kind not in narrow]
             if known and not self._workload.is_full():
                 self._claim_due(known)
             self.more |= alone_due and not self.runs
@@ -153,10 +161,54 @@ class Claim:
 
     def _claim_alone(self) -> None:
         self._memory.pass_turn()
-        for task in self._tasks.alone_due(self._session, self._runnable, self._node_id, self._now_ns):
+        for task in self._find_alone():
             self._admit(task)
         if self.runs:
             self._workload.alone = self.runs[0].task.id
+
+    def _find_alone(self) -> list[Task]:
+        kinds: Collection[str] = self._runnable
+        if self._throttle.paused_kinds():
+            kinds = [kind for kind in kinds if self._throttle.room(kind, self._monotonic_ns) != 0]
+        return self._tasks.alone_due(self._session, kinds, self._node_id, self._now_ns)
+
+    def _claim_narrow(self, kind: str) -> None:
+        """Claim of a kind that is limited or tried after a pause: what can begin at once, and what follows it.
+
+        Nothing of it waits here behind other tasks of its group, where it would keep its place from other groups;
+        the group is awaited instead. Nor is anything parked, because among a group's parked rows none is stepped
+        over.
+        """
+        workload, throttle, now_ns = self._workload, self._throttle, self._monotonic_ns
+        room = throttle.room(kind, now_ns)
+        if not room:
+            return
+        limit = min(BATCH, room * CLAIM_AHEAD)
+        beside = {*throttle.busy_groups(kind), *workload.awaited}
+        rows = self._tasks.due_beside(self._session, kind, beside, self._node_id, self._now_ns, limit)
+        begun: set[bytes] = set()
+        recurring = self._runnable[kind].recurring
+        may_find_more = False
+        for task in rows:
+            group_id = task.group_id
+            if task.id in workload.runs:
+                continue
+            if (burial := _lifecycle.overdue(task, self._now_ns, recurring=recurring)) is not None:
+                self._bury(task, burial)
+                may_find_more = True
+            elif not throttle.admits(kind, task.id if group_id is None else group_id, now_ns):
+                continue
+            elif group_id is None:
+                if workload.loose_room() > 0:
+                    self._admit(task)
+            elif group_id in begun or workload.is_idle(group_id):
+                if workload.room_in(group_id) > 0:
+                    self._admit(task)
+                    begun.add(group_id)
+            else:
+                workload.awaited.add(group_id)
+                may_find_more = True
+        self.more |= may_find_more and len(rows) == limit
 
     def _claim_due(self, kinds: Sequence[str]) -> None:
         workload = self._workload
@@ -200,7 +252,10 @@ class Claim:
         rooms = {group_id: self._workload.room_in(group_id) for group_id in group_ids}
         rows = self._tasks.parked(self._session, rooms, self._node_id, self._now_ns)
         found = Counter(task.group_id for task in rows)
-        emptied = [group_id for group_id, room in rooms.items() if found[group_id] < room]
+        # They were parked before their kind was paused, and could not be stepped over.
+        narrow = [task for task in rows if self._throttle.is_narrow(task.kind)]
+        mixed = {task.group_id for task in narrow}
+        emptied = [group_id for group_id, room in rooms.items() if found[group_id] < room or group_id in mixed]
         if emptied:
             for group_id in emptied:
                 self._workload.backlogged.pop(group_id, None)
@@ -208,7 +263,8 @@ class Claim:
             # None should be left; a clock that went back, or another node in the group, may have kept some.
             self._tasks.unpark(self._session, emptied)
         for task in rows:
-            self._admit(task)
+            if task not in narrow:
+                self._admit(task)
 
     def _admit(self, task: Task) -> None:
         """Count one due row as claimed, dead or set aside, as its checks say."""
@@ -226,6 +282,7 @@ class Claim:
             _check_hash(task)
             self.runs.append(found)
             self._workload.add(found)
+            self._throttle.begin(found)
 
     def _bury(self, task: Task, burial: Bury) -> None:
         if burial.reason == DeadReason.MALFORMED:

@@ -19,6 +19,7 @@ from loguru import logger
 
 from callboard._actors.enduring import endure
 from callboard._actors.workload import Workload
+from callboard._store.nodes import PAUSED
 from callboard._task import FinishedTask
 from callboard.errors import StoreError
 
@@ -150,12 +151,19 @@ class Node:
         now_ns = self._core.clock.monotonic_ns()
         self._others = {node_id: _Seen(seen.row, now_ns) for node_id, seen in self._others.items()}
 
+    def tell_kinds(self, session: Session) -> None:
+        """Write anew for whoever looks at the nodes which kinds this one runs, and which it has paused."""
+        self._nodes.tell_kinds(session, self.id, self._kinds())
+
+    def _kinds(self) -> str:
+        paused = (f"{PAUSED}{kind}" for kind in sorted(self._workload.throttle.paused_kinds()))
+        return ",".join([*sorted(self._core.registry.runnable), *paused])
+
     def _add(self, session: Session) -> None:
         from importlib.metadata import version  # here, as in _plugins: slow to import
 
-        kinds = ",".join(sorted(self._core.registry.runnable))
         now_ns = self._core.clock.now_ns()
-        self.id = self._nodes.add(session, version("callboard"), kinds, self._core.lease_ns, now_ns)
+        self.id = self._nodes.add(session, version("callboard"), self._kinds(), self._core.lease_ns, now_ns)
 
     def _beat(self, session: Session) -> None:
         if self.id and self._nodes.renew(session, self.id, self._core.clock.now_ns()):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any, Literal
 
 from loguru import logger
 
+from callboard._kinds import TaskKind
 from callboard._outcome import Failure
 from callboard._task import DeadReason, FinishedTask, Task
 
@@ -23,6 +25,20 @@ def log_failures(failures: Iterable[tuple[Task, Failure]]) -> None:
         names = sorted({_name(failure.error) for _, failure in failed})
         what = f"{len(failed)} attempt(s) of kind {kind} failed with {', '.join(names)}"
         logger.info("{} (tasks {})", what, _some([task.id for task, _ in failed]))
+
+
+def log_pause(kind: TaskKind[Any], change: Literal["paused", "resumed"], result: object) -> None:
+    """Say that a kind is paused or resumed, and what to do."""
+    if change == "resumed":
+        logger.warning("kind {} is resumed: a task of it has succeeded", kind.name)
+        return
+    logger.error(
+        "kind {} is paused: {} different groups or tasks failed in a row, without a success, the last with {}; one"
+        " task is tried from time to time, and a success resumes the kind; `health().paused` tells more",
+        kind.name,
+        kind.pause_after,
+        _name(result.error) if isinstance(result, Failure) else "an error",
+    )
 
 
 def log_deaths(finished: Iterable[FinishedTask]) -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from loguru import logger
 
+from callboard._actors import reporting
 from callboard._actors.forked import end_child
 from callboard._actors.loops import HandlerLoop
 from callboard._actors.node import Node
+from callboard._actors.throttle import Throttle
 from callboard._context import TaskContext
 from callboard._error_text import storable, trace_of
 from callboard._outcome import Defer, Discard, Done, Failure, Outcome, RescheduleAt
@@ -35,19 +37,28 @@ class Runner:
     """Run claimed tasks, each once, and hand the ended runs to `deliver`."""
 
     def __init__(
-        self, core: Core, node: Node, deliver: Callable[[Run], None], loop: HandlerLoop, *, interruptible: bool
+        self,
+        core: Core,
+        node: Node,
+        throttle: Throttle,
+        deliver: Callable[[Run], None],
+        loop: HandlerLoop,
+        *,
+        interruptible: bool,
     ) -> None:
         """Run for `core`.
 
         Args:
             core: the engine's, for handlers' contexts.
             node: whose lease a run needs to start.
+            throttle: learns from how runs end, and says which may not begin because their kind was paused.
             deliver: takes each run once it has ended.
             loop: where coroutines run.
             interruptible: whether a `KeyboardInterrupt` on the main thread is the user's, not the handler's.
         """
         self._core = core
         self._node = node
+        self._throttle = throttle
         self._hand_in = deliver
         self._loop = loop
         self._interruptible = interruptible
@@ -108,7 +119,7 @@ class Runner:
             return "dropped"
         if self.stopping or self._core.clock.monotonic_ns() >= self._node.lease_until_ns:
             return "handed back"
-        return None
+        return "handed back" if self._throttle.refuses(run) else None
 
     def _interrupted(self) -> Unsettled:
         """Note that the user wants to stop, for `run_due` to raise: in here the actor would swallow it."""
@@ -174,6 +185,10 @@ class Runner:
 
     def _deliver(self, run: Run) -> None:
         run.delivered = True
+        # At once, and not with the outcome's transaction: what has been claimed is not to fail as well.
+        change = self._throttle.ended(run, self._core.clock.monotonic_ns())
+        if change is not None:
+            reporting.log_pause(run.kind, change, run.result)
         self._hand_in(run)
 
     def _is_users(self, error: BaseException) -> bool:

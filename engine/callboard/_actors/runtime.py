@@ -20,6 +20,7 @@ from callboard._actors.rounds import Rounds
 from callboard._actors.router import Router
 from callboard._actors.runner import Runner
 from callboard._actors.scheduler import Scheduler
+from callboard._actors.throttle import Throttle
 from callboard._actors.workload import Workload
 from callboard._run import current_run
 from callboard._task import FinishedTask
@@ -41,12 +42,17 @@ class _Parts:
     def __init__(self, core: Core, workers: int, dispatcher: Dispatcher, loop: HandlerLoop) -> None:
         self.core = core
         self.loop = loop
-        self.workload = Workload(workers)
+        self.workload = Workload(workers, Throttle(core.registry.runnable))
         self.node = Node(core, self.workload, lambda died: self.scheduler.report(died))
         self.heartbeat = self.make_heartbeat()
         self.outbox = Outbox(self.wake, self.wake_within)
         self.runner = Runner(
-            core, self.node, self.outbox.put, loop, interruptible=isinstance(dispatcher, InlineDispatcher)
+            core,
+            self.node,
+            self.workload.throttle,
+            self.outbox.put,
+            loop,
+            interruptible=isinstance(dispatcher, InlineDispatcher),
         )
         self.router = Router(core.store, dispatcher, self.runner, self.workload.is_idle)
         self.hooks = HookCaller(core, dispatcher, self.wake)

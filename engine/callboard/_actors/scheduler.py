@@ -7,6 +7,7 @@ in a started engine, `Engine.run_due` drives it on the caller's thread.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from callboard import _crash_points
@@ -71,6 +72,7 @@ class Scheduler:
         self._away: set[str] = set()
         self._alone_due = False
         self._has_more_accepted = False
+        self._told_paused: Collection[str] = frozenset()
         self._next_service_ns = 0  # on the monotonic clock
         self.watch = Watch(core, workload)
         self.deadline_ns = NEVER_NS
@@ -100,25 +102,29 @@ class Scheduler:
         self._unsettled += self._outbox.take()
         self._has_more_accepted = False
         heads = self._read()
-        due = self._due(heads, now_ns)
-        concerned = self._deferral.concerns(heads, now_ns)
-        is_stale = heads.accepted or concerned
         runs, self._unsettled = self._unsettled, []
         alone = self._workload.alone
         for run in runs:
             self._workload.remove(run)
+        due = self._due(heads, now_ns)
+        concerned = self._deferral.concerns(heads, now_ns)
+        is_stale = heads.accepted or concerned
+        paused = self._workload.throttle.paused_kinds()
+        is_news = paused != self._told_paused
         settlement = Settlement(self._core, runs)
         self._workload.shared = self._node.has_company()
         claim: Claim | None = None
         died: list[FinishedTask] = []
         try:
-            if runs or is_stale or self._wants_claim(due):
+            if runs or is_stale or is_news or self._wants_claim(due):
                 store = self._core.store
                 # No outcome, no wait for the disk: what a power failure undoes of the rest is done again.
                 opened = store.transaction() if runs else store.claiming()
                 with self._node.renewing(opened, always=False) as session:
                     if runs:
                         settlement.write(session, now_ns)
+                    if is_news:
+                        self._node.tell_kinds(session)
                     if heads.accepted:
                         self._merge(session, died)
                     if concerned:
@@ -137,6 +143,7 @@ class Scheduler:
             self._workload.alone = alone
             self._unsettled = runs
             raise
+        self._told_paused = paused
         self._postpone(settlement.postponed)
         self._account(runs, settlement)
         self.report(died)
@@ -218,7 +225,13 @@ class Scheduler:
         self.deadline_ns = min([*future, alone_ns, heads.stray_ns, heads.expiry_ns, self._hooks.deadline_ns()])
         if heads.accepted:  # once merged: some of it met a row that somebody else has locked
             self.deadline_ns = min(self.deadline_ns, now_ns + _LOCKED_NS)
-        return {kind: at_ns for kind, at_ns in earliest.items() if at_ns <= now_ns}
+        monotonic_ns, throttle = self._core.clock.monotonic_ns(), self._workload.throttle
+        resumes_ns = throttle.resumes_ns(monotonic_ns)
+        if resumes_ns != NEVER_NS:
+            self.deadline_ns = min(self.deadline_ns, now_ns + resumes_ns - monotonic_ns)
+        # What is held back is not due for this node: the end of a run or of a pause brings the next pass.
+        due = [(kind, at_ns) for kind, at_ns in earliest.items() if at_ns <= now_ns]
+        return {kind: at_ns for kind, at_ns in due if throttle.room(kind, monotonic_ns) != 0}
 
     def _wants_claim(self, due: dict[str, int]) -> bool:
         return bool(due) or (not self.stopping and (self._alone_due or bool(self._workload.thirsty())))

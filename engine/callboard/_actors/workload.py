@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from callboard._actors.throttle import Throttle
 from callboard._run import Run
 
 CLAIM_AHEAD = 32
@@ -24,14 +25,18 @@ class Workload:
         runs: by their tasks' ids.
         backlogged: groups with parked rows, in the order in which they fell behind.
         alone: the task that runs with nothing beside it, because a process has ended over it.
+        awaited: groups of which nothing is claimed until they are idle, since a task waits for that.
+        throttle: what holds single kinds back.
         shared: whether other nodes execute the same tasks, so that no more is claimed than soon begins.
     """
 
-    def __init__(self, workers: int) -> None:
-        """Start with nothing claimed."""
+    def __init__(self, workers: int, throttle: Throttle) -> None:
+        """Start with nothing claimed; `throttle` is told of each run."""
         self.runs: dict[int, Run] = {}
         self.backlogged: dict[bytes, None] = {}
         self.alone: int | None = None
+        self.awaited: set[bytes] = set()
+        self.throttle = throttle
         self.shared = False
         self._workers = workers
         self._groups: dict[bytes, int] = {}
@@ -40,6 +45,7 @@ class Workload:
     def add(self, run: Run) -> None:
         """Count a claimed run."""
         self.runs[run.task.id] = run
+        self.throttle.add(run)
         group_id = run.task.group_id
         if group_id is None:
             self._loose += 1
@@ -49,6 +55,7 @@ class Workload:
     def remove(self, run: Run) -> None:
         """Count a run as written back."""
         del self.runs[run.task.id]
+        self.throttle.remove(run)
         if self.alone == run.task.id:
             self.alone = None
         group_id = run.task.group_id
@@ -56,6 +63,7 @@ class Workload:
             self._loose -= 1
         elif self._groups[group_id] == 1:
             del self._groups[group_id]
+            self.awaited.discard(group_id)
         else:
             self._groups[group_id] -= 1
 
@@ -65,6 +73,8 @@ class Workload:
 
     def room_in(self, group_id: bytes) -> int:
         """Return how many more rows of the group may be claimed."""
+        if group_id in self.awaited:
+            return 0
         if group_id not in self._groups and len(self._groups) >= self._max_groups():
             return 0
         return self._ahead() - self._groups.get(group_id, 0)

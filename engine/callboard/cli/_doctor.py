@@ -65,6 +65,7 @@ def _node_json(node: NodeView) -> dict[str, object]:
         "host": node.row.host,
         "pid": node.row.pid,
         "kinds": sorted(node.kinds),
+        "paused": sorted(node.paused),
         "holds": node.row.holds,
         "has_ended": node.has_ended,
     }

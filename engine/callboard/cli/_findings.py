@@ -77,6 +77,7 @@ def findings(seen: Examined) -> Iterator[Finding]:
     """Yield what is odd, the most urgent first."""
     alive = [node for node in seen.nodes if not node.has_ended]
     yield from _unserved(seen, alive)
+    yield from _paused(seen, alive)
     yield from _holdings(seen)
     yield from _late(seen, alive)
     yield from _unmerged(seen, alive)
@@ -112,6 +113,24 @@ def _unserved(seen: Examined, alive: list[NodeView]) -> Iterator[Finding]:
                 PROBLEM,
                 f"{_name(node)} holds tasks and was last heard of {span(silence_ns)} ago, by this machine's clock",
                 "others take its tasks over; see whether the process hangs or its machine sleeps; it may be ended",
+                node=node.row.id,
+            )
+
+
+def _paused(seen: Examined, alive: list[NodeView]) -> Iterator[Finding]:
+    due = {each.kind: each.tasks for each in seen.due}
+    for node in alive:
+        for kind in sorted(node.paused):
+            count = due.get(kind, 0)
+            yield Finding(
+                "paused-kind",
+                PROBLEM,
+                f"kind {printable(kind)} is paused on {_name(node)}, because it failed for everybody;"
+                f" {_tasks(count)} due",
+                "`callboard tasks list DATABASE --kind KIND --json` shows how, in `last_error`; mend that: one"
+                " task is tried at least once a minute, and when it succeeds the kind goes on by itself",
+                tasks=count,
+                kind=kind,
                 node=node.row.id,
             )
 
@@ -152,7 +171,7 @@ def _holdings(seen: Examined) -> Iterator[Finding]:
 def _late(seen: Examined, alive: list[NodeView]) -> Iterator[Finding]:
     for kind, count, oldest_ns in seen.due:
         late_ns = seen.now_ns - oldest_ns
-        if not alive or late_ns < _LATE_NS:
+        if not alive or late_ns < _LATE_NS or any(kind in node.paused for node in alive):
             continue
         known = _is_served(kind, alive)
         text = f"{_tasks(count)} due of kind {printable(kind)}, the first for {span(late_ns)}"

@@ -88,6 +88,8 @@ def _print_kinds(entries: list[dict[str, Any]], *, counted: bool) -> None:
 def plugins(as_json: bool) -> None:
     """List installed plugins and commands, and what is wrong with each.
 
+    Plugins that the environment variable CALLBOARD_BLOCK_PLUGINS names are not imported, here and by every engine.
+
     Example: callboard plugins
     """
     packages = {point.name: package_of(point) for point in entry_points(group=PROJECT)}
@@ -96,6 +98,7 @@ def plugins(as_json: bool) -> None:
             "name": health.name,
             "package": packages[health.name],
             "loaded": health.loaded,
+            "blocked": health.blocked,
             "kinds": health.kinds,
             "problems": health.problems,
         }
@@ -131,7 +134,8 @@ def _print_plugins(found: list[dict[str, Any]], commands: list[dict[str, Any]]) 
     for plugin in found:
         brings = [f"kind {name}" for name in plugin["kinds"]]
         problems = [f"{where} failed: {error}" for where, error in plugin["problems"].items()]
-        rows.append((plugin["name"], plugin["package"], printable("; ".join(problems + brings))))
+        blocked = ["blocked"] if plugin["blocked"] else []
+        rows.append((plugin["name"], plugin["package"], printable("; ".join(blocked + problems + brings))))
     for command in commands:
         rows.append((command["name"], command["package"], printable(command["problem"] or "command")))
     print_table([Column("NAME"), Column("PACKAGE"), Column("BRINGS", ratio=1, overflow="fold")], rows)

@@ -94,6 +94,7 @@ def test_plugins_lists_commands_and_what_is_wrong_with_them(script: Any, install
         "name": "sick",
         "package": "sick 1.0",
         "loaded": False,
+        "blocked": False,
         "kinds": [],
         "problems": {"import": "SystemExit: tired"},
     }
