@@ -55,7 +55,7 @@ class Bench:
             return None
         run = Run(task(self._ids, kind.name, group, identity or b"%d" % self._ids), kind, SendReceipt())
         self.throttle.add(run)
-        self.throttle.begin(run)
+        self.throttle.begin(run, self.now_ns)
         return run
 
     def end(self, run: Run, result: Any) -> str | None:
@@ -252,6 +252,17 @@ def test_runs_from_before_the_pause_do_not_begin_but_the_success_of_one_that_did
     assert bench.throttle.refuses(waiting)
     assert bench.end(waiting, "handed back") is None
     assert bench.end(begun, Done()) == "resumed"
+
+
+def test_a_run_that_was_being_claimed_when_its_kind_was_paused_is_no_trial() -> None:
+    bench = Bench(FREE)
+    bench.fail(*(b"%d" % number for number in range(20)), kind=FREE)
+    run = Run(task(99, FREE.name, b"late", b"late"), FREE, SendReceipt())
+    bench.throttle.add(run)
+    bench.throttle.begin(run, bench.now_ns)
+
+    assert bench.throttle.refuses(run)
+    assert bench.throttle.paused(bench.now_ns)[0].trial is None
 
 
 def test_a_kind_that_is_never_to_be_paused_is_not() -> None:

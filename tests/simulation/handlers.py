@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,8 @@ _KINDS: dict[str, tuple[type[Message], str]] = {
     RECURRING: (StringValue, "recurring"),
 }
 
+_LIMITS = {BLOCKING: 1, ASYNC: 2, RECURRING: 1}
+
 
 def message_of(kind: str, name: str) -> Any:
     """Return the payload of the task called `name`; what stands before the dot is its group."""
@@ -83,6 +87,7 @@ class Service:
         self._node = node
         self._world = node.world
         self._kinds = kinds
+        self._running: Counter[str] = Counter()
 
     @hookimpl
     def callboard_task_kinds(self) -> list[TaskKind[Any]]:
@@ -94,6 +99,8 @@ class Service:
                 retry=POLICY,
                 recurring=kind == RECURRING,
                 timeout=TIMEOUT,
+                concurrency=_LIMITS[kind] if self._world.throttled else None,
+                pause_after=2 if self._world.throttled else None,
             )
             for kind, (message_type, handler) in _KINDS.items()
             if kind in self._kinds
@@ -101,12 +108,17 @@ class Service:
 
     def blocking(self, message: Any, ctx: TaskContext) -> Any:
         """Take some steps, with others' between them, and end in one of the ways there are."""
-        run = self._world.book.begin(self._node, ctx, _name_of(message))
-        self._take_time()
-        return self._end(run, ctx)
+        with self._one_of(BLOCKING):
+            run = self._world.book.begin(self._node, ctx, _name_of(message))
+            self._take_time()
+            return self._end(run, ctx)
 
     async def coroutine(self, message: Any, ctx: TaskContext) -> Any:
         """Do the same while others run on the same loop."""
+        with self._one_of(ASYNC):
+            return await self._awaited(message, ctx)
+
+    async def _awaited(self, message: Any, ctx: TaskContext) -> Any:
         run = self._world.book.begin(self._node, ctx, _name_of(message))
         try:
             for pause_ns in self._world.pauses_ns():
@@ -119,6 +131,10 @@ class Service:
 
     def recurring(self, message: Any, ctx: TaskContext) -> Any:
         """Come again and again."""
+        with self._one_of(RECURRING):
+            return self._recur(message, ctx)
+
+    def _recur(self, message: Any, ctx: TaskContext) -> Any:
         run = self._world.book.begin(self._node, ctx, _name_of(message))
         self._take_time()
         if self._world.faults.happens("fail", 0.2):
@@ -126,6 +142,17 @@ class Service:
             raise RuntimeError("this time it failed")
         self._world.book.end(run, Came.RESCHEDULED, ctx, RECUR_S)
         return RescheduleAt(timedelta(seconds=RECUR_S))
+
+    @contextmanager
+    def _one_of(self, kind: str) -> Iterator[None]:
+        """Count a handler, and find more of its kind at once than its limit says."""
+        self._running[kind] += 1
+        if self._world.throttled and self._running[kind] > _LIMITS[kind]:
+            self._world.book.found.append(f"{kind}: {self._running[kind]} at once on {self._node.name}")
+        try:
+            yield
+        finally:
+            self._running[kind] -= 1
 
     def _take_time(self) -> None:
         for pause_ns in self._world.pauses_ns():

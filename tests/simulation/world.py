@@ -57,6 +57,7 @@ class World:
     Attributes:
         calm: whether nothing goes wrong and there is one node, which then must do without looking for what others
             have written: every wake has to come, and at the right time.
+        throttled: whether kinds have limits, and are paused after few failures.
         writer: who holds the database's one write lock.
     """
 
@@ -68,6 +69,7 @@ class World:
         self._reader = _make_file(self.path)
         self.rows = Rows(self._reader)
         self.calm = draw.random() < 0.2
+        self.throttled = seed % 4 == 1 and not self.calm
         self.faults = Faults(seed, left_out, calm=self.calm)
         self.clock = VirtualClock()
         self.stage = Stage(self.clock.monotonic_ns)

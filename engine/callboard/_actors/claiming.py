@@ -282,7 +282,7 @@ class Claim:
             _check_hash(task)
             self.runs.append(found)
             self._workload.add(found)
-            self._throttle.begin(found)
+            self._throttle.begin(found, self._monotonic_ns)
 
     def _bury(self, task: Task, burial: Bury) -> None:
         if burial.reason == DeadReason.MALFORMED:

@@ -133,10 +133,13 @@ class Throttle:
         if pause is not None and pause.trial == run.task.id:
             pause.trial = None
 
-    def begin(self, run: Run) -> None:
-        """Take a run that has just been claimed for the trial, if its kind is paused."""
+    def begin(self, run: Run, now_ns: int) -> None:
+        """Take a run that has just been claimed for the trial, if it is time for one.
+
+        It is not where the kind was paused in the middle of the claim.
+        """
         pause = self._paused.get(run.task.kind)
-        if pause is not None:
+        if pause is not None and pause.trial is None and now_ns >= pause.until_ns:
             pause.trial = run.task.id
 
     def refuses(self, run: Run) -> bool:
