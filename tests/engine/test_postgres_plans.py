@@ -14,6 +14,7 @@ import pytest
 from tests.postgres import postgres_url
 
 from callboard._actors.claiming import BATCH, PARK_BATCH
+from callboard._store import listing
 from callboard._store.postgres import PostgresStore, open_postgres
 from callboard.stores import NewTask, Row, Session
 
@@ -90,3 +91,14 @@ def test_parking_reads_each_row_a_few_times(store: PostgresStore) -> None:
         assert session.rows("SELECT count(*) FROM callboard_task WHERE parked = 1") == [(count,)]
 
     assert counting.pages < 30 * count
+
+
+def test_a_listing_of_a_rare_kind_reads_few_pages(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "NEARBY", 10)
+    enqueue(store, range(10_000))
+    with store.transaction() as session:
+        for asked in ({"kind": "acme.Absent"}, {"state": "deferred"}, {"state": "running"}):
+            counting: Any = Counting(session)
+            given = {"kind": None, "group_id": None, "state": None, **asked}
+            assert listing.tasks(counting, **given, limit=100, after_id=0) == []
+            assert counting.pages < 50, (asked, counting.pages)

@@ -19,6 +19,7 @@ from callboard._store.opening import is_postgres_url, open_postgres_for_reading,
 from callboard._store.sqlite import MIGRATIONS, SqliteStore, open_sqlite
 from callboard.errors import ConfigurationError, DatabaseUnavailableError, SchemaError
 
+_SCHEME = re.compile(r"(sqlite|postgres|postgresql):", re.IGNORECASE)
 _SETTINGS = re.compile(r"\b\w+ *= *\S+ +\w+ *=|\bpassword *=", re.IGNORECASE)
 
 
@@ -26,10 +27,15 @@ def url_of(text: str) -> str:
     """Return the URL of a database that is given by its URL or by its file's path.
 
     Raises:
-        ConfigurationError: it is a list of settings, which libpq's own tools take; one may be a password.
+        ConfigurationError: it is a URL that lacks its slashes, and no file of that name must be made; or a list
+            of settings, which libpq's own tools take, of which one may be a password.
     """
     if "://" in text:
         return text
+    if _SCHEME.match(text):
+        raise ConfigurationError(
+            "a database's URL has two slashes behind its colon: sqlite:///service.db, postgresql://user@host/name"
+        )
     if _SETTINGS.search(text):
         raise ConfigurationError("a database is given by its URL, postgresql://user@host/name, not by settings")
     return f"sqlite:///{text}"

@@ -102,6 +102,16 @@ class CommandGroup(LazyGroup):
         """Return a command; a plugin's cannot take the place of one of this package."""
         return super().get_command(ctx, cmd_name) or contributed().get(cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command to run, imported, and its arguments."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            hint = "plugins bring commands, too: `callboard plugins` lists what is installed"
+            raise click.UsageError(f"{error.format_message()} {hint}", error.ctx) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what the engine refuses, and Ctrl-C, is one line on stderr."""
         try:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 _TRACEBACK = "Traceback (most recent call last):"
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _GROUP_DIGITS = 8
-_MIN_WIDTH = 80  # for which the tables are made
 _NO_LIMIT = 1_000
+
+MIN_WIDTH = 80
+"""For what width tables and bars are made."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -76,7 +78,7 @@ def _console() -> Console:
 
 def is_narrow() -> bool:
     """Return whether the terminal has no room for the columns of a table."""
-    return _has_width() and _console().width < _MIN_WIDTH
+    return _has_width() and _console().width < MIN_WIDTH
 
 
 def print_lines(rendered: RenderableType) -> None:

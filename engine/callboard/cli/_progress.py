@@ -1,4 +1,4 @@
-"""How far long work is, on stderr: bars on a terminal, lines elsewhere."""
+"""How far long work is, on stderr: bars on a terminal that has room for them, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import click
 
+from callboard.cli._output import MIN_WIDTH
+
 Show = Callable[[str, int, int], None]
 """Takes what is being done, how many rows are done, and how many there are."""
 
@@ -17,15 +19,32 @@ _SAY_EVERY_S = 10.0
 
 @contextmanager
 def shown() -> Iterator[Show]:
-    """Show progress for as long as the block takes."""
-    if not sys.stderr.isatty():
+    """Show progress for as long as the block takes, which Ctrl-C may end where it can be done again.
+
+    Raises:
+        ClickException: Ctrl-C has ended it.
+    """
+    try:
+        with _displayed() as show:
+            yield show
+    except KeyboardInterrupt:
+        raise click.ClickException(
+            "stopped by Ctrl-C; what is done stays so, and the same command does the rest"
+        ) from None
+
+
+@contextmanager
+def _displayed() -> Iterator[Show]:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not sys.stderr.isatty() or console.width < MIN_WIDTH:
         yield _Lines().show
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    with Progress(*columns, console=console) as bars:
         known: dict[str, TaskID] = {}
 
         def show(text: str, rows: int, total: int) -> None:

@@ -30,11 +30,17 @@ class Script:
         return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
 
     def start(
-        self, *arguments: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.STDOUT
+        self,
+        *arguments: str,
+        stdin: int | None = None,
+        stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.STDOUT,
+        **environment: str,
     ) -> subprocess.Popen[str]:
         """Start it; what it prints and logs comes in one stream, in order."""
+        variables = {**self._environment, **environment}
         process = subprocess.Popen(
-            [str(SCRIPT), *arguments], env=self._environment, stdout=stdout, stderr=stderr, text=True
+            [str(SCRIPT), *arguments], env=variables, stdin=stdin, stdout=stdout, stderr=stderr, text=True
         )
         self._started.append(process)
         return process
@@ -43,7 +49,7 @@ class Script:
         for process in self._started:
             process.kill()
             process.wait()
-            for stream in (process.stdout, process.stderr):
+            for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
 
