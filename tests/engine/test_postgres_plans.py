@@ -99,6 +99,6 @@ def test_a_listing_of_a_rare_kind_reads_few_pages(store: PostgresStore, monkeypa
     with store.transaction() as session:
         for asked in ({"kind": "acme.Absent"}, {"state": "deferred"}, {"state": "running"}):
             counting: Any = Counting(session)
-            given = {"kind": None, "group_id": None, "state": None, **asked}
-            assert listing.tasks(counting, **given, limit=100, after_id=0) == []
+            found = listing.tasks(counting, asked.get("kind"), None, asked.get("state"), 100, 0)
+            assert found == []
             assert counting.pages < 50, (asked, counting.pages)

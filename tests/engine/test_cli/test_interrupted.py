@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,19 +71,27 @@ def interrupt_all(processes: list[subprocess.Popen[str]], connection: Any) -> li
     return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
 
 
-@pytest.mark.parametrize("commands", [READERS, CHANGES, RESUMABLE], ids=["readers", "changes", "resumable"])
-def test_ctrl_c_while_a_command_waits(script: Any, database: str, commands: list[list[str]]) -> None:
+@pytest.mark.parametrize(
+    ("commands", "lock", "says"),
+    [
+        (READERS, "ACCESS EXCLUSIVE", "nothing is changed by half\n"),
+        (CHANGES, "ACCESS EXCLUSIVE", "nothing is changed by half\n"),
+        (RESUMABLE, "SHARE", "the same command does the rest\n"),
+    ],
+    ids=["readers", "changes", "resumable"],
+)
+def test_ctrl_c_while_a_command_waits(
+    script: Any, database: str, commands: Sequence[list[str]], lock: str, says: str
+) -> None:
     before = rows(database)
     with psycopg.connect(database) as connection:
-        mode = "SHARE" if commands is RESUMABLE else "ACCESS EXCLUSIVE"  # what is to be changed is read before
-        connection.execute(f"LOCK TABLE callboard_task, callboard_dead_task, callboard_group IN {mode} MODE")
+        connection.execute(f"LOCK TABLE callboard_task, callboard_dead_task, callboard_group IN {lock} MODE")
         started = [script.start(*placed(command, database)) for command in commands]
         ended = interrupt_all(started, connection)
         connection.rollback()
-    what = "the same command does the rest" if commands is RESUMABLE else "nothing is changed by half"
     for command, (status, said) in zip(commands, ended, strict=True):
         assert (status, said.count("\n")) == (1, 1), (command, said)
-        assert said.startswith("Error: stopped by Ctrl-C; ") and said.endswith(f"{what}\n"), (command, said)
+        assert said.startswith("Error: stopped by Ctrl-C; ") and said.endswith(says), (command, said)
     assert rows(database) == before
 
 
