@@ -9,6 +9,7 @@ from pathlib import Path
 
 import peewee
 import pytest
+from hypothesis import settings
 
 from callboard._store.sqlite import SqliteStore, open_sqlite
 from callboard.stores import Store
@@ -16,6 +17,8 @@ from callboard.testing.store_contract import MakeStore, StoreContract
 
 
 class TestAFileByUrl(StoreContract):
+    examples = settings().max_examples
+
     @pytest.fixture
     def make_store(self, callboard_database: str) -> Iterator[MakeStore]:
         made: list[Store] = []

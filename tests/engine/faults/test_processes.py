@@ -14,6 +14,8 @@ from tests.engine.rows import sql
 from callboard._actors.stacks import stack_of
 from callboard._store import forking
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

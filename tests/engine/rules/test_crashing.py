@@ -32,6 +32,8 @@ from callboard import (
 )
 from callboard.testing import CRASH_ENVIRONMENT, CRASH_POINTS
 
+pytestmark = pytest.mark.slow
+
 THREAD = "acme.receipts.ReceiptThread"
 ROOT = Path(__file__).parents[3]
 DAY = timedelta(days=1)

@@ -20,6 +20,8 @@ from callboard.wire import KpLiveness
 from callboard_rine.demo.ledger import Ledger
 from callboard_rine.demo.result import Result
 
+pytestmark = pytest.mark.slow
+
 CALLBOARD = str(Path(sysconfig.get_path("scripts")) / "callboard")
 TIMEOUT_S = 60
 GOOD = Result(

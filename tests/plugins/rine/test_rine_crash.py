@@ -13,6 +13,8 @@ from tests.plugins.rine.conftest import GROUP, Stage, assert_converged, epoch
 from callboard_mls.backend import EpochRejectedError
 from callboard_rine import CRASH_POINTS, Device, RineBackend
 
+pytestmark = pytest.mark.slow
+
 _CHILD = Path(__file__).with_name("crashing_process.py")
 
 
