@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+__all__ = [
+    "CallboardError",
+    "CompletionError",
+    "ConfigurationError",
+    "DatabaseGoneError",
+    "DatabaseUnavailableError",
+    "EngineStateError",
+    "KindError",
+    "MalformedPayloadError",
+    "NotADatabaseError",
+    "PayloadError",
+    "PluginError",
+    "SchemaError",
+    "ServiceMissingError",
+    "ServiceUnavailable",
+    "StaleRunError",
+    "StoreError",
+    "UnknownKindError",
+    "UnknownPayloadError",
+]
+
 
 class CallboardError(Exception):
     """Be the root of every error that Callboard raises on purpose."""

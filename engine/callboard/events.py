@@ -6,6 +6,16 @@ from dataclasses import dataclass
 
 from callboard.errors import ConfigurationError
 
+__all__ = [
+    "ConsentChanged",
+    "Event",
+    "GroupCreated",
+    "GroupEvent",
+    "InstallationAdded",
+    "LeaveRequested",
+    "MembershipChanged",
+]
+
 Event = object
 """Anything may be published; plugins react to the types they know."""
 

@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from callboard._transaction import Transaction
     from callboard.events import Event, GroupEvent
 
+__all__ = [
+    "PROJECT",
+    "callboard_event",
+    "callboard_group_event",
+    "callboard_reconcile",
+    "callboard_startup",
+    "callboard_task_kinds",
+    "callboard_tasks_finished",
+    "hookimpl",
+    "hookspec",
+]
+
 PROJECT = "callboard"
 """The name of pluggy's project and of the entry-point group."""
 
