@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,28 @@ import click
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 from tests.engine.rows import sql
-from tests.engine.test_cli.conftest import script, site
+from tests.engine.test_cli.conftest import install, script, site
 from tests.engine.test_cli.processes import lines_until
 
 from callboard import Engine, SystemClock
 from callboard.cli import main
 from callboard.cli._group import LazyCommand
 
-__all__ = ["script", "site"]
+__all__ = ["install", "script", "site"]
 
 PAGE = (Path(__file__).parent.parent / "docs/reference/command-line.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^### `callboard ([^`]+)`\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 GROUP = bytes.fromhex("0a1b2c")
 RECEIPT = "acme.receipts.SendReceipt"
 LIVE, DEAD = 17, 3
+REMINDERS = """
+from google.protobuf.wrappers_pb2 import StringValue
+from callboard import TaskKind, hookimpl
+
+@hookimpl
+def callboard_task_kinds():
+    return [TaskKind(StringValue, lambda message, ctx: None)]
+"""
 
 
 def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
@@ -73,9 +81,10 @@ def examples(name: str) -> list[str]:
 
 
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a database that has what the examples name."""
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Callable[..., None]) -> Path:
+    """A folder with a database that has what the examples name, and the plugin that they name."""
     monkeypatch.chdir(tmp_path)
+    install("reminders", REMINDERS, callboard="reminders = reminders")
     engine = Engine("sqlite:///service.db", plugins=[], execute=False, clock=SystemClock())
     for number in range(1, 4):
         doomed = engine.enqueue(StringValue(value=f"dead {number}"), allow_unknown=True).task_id
@@ -92,6 +101,8 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("line", [line for name in COMMANDS if name != "run" for line in examples(name)])
 def test_the_examples_run(service: Path, script: Any, line: str) -> None:
+    if line.startswith("callboard pins check"):
+        script.run("pins", "write", "reminders")
     done = script.run(*line.split()[1:])
     assert (done.returncode, done.stdout != "") == (0, True), done.stderr
 

@@ -58,7 +58,15 @@ def groups() -> None:
     """
 
 
-for _group in (tasks, dead, groups):
+@click.group(cls=LazyGroup)
+def pins() -> None:
+    """Pin the bytes of a plugin's messages, so that no change orphans rows by accident.
+
+    Example: callboard pins check reminders
+    """
+
+
+for _group in (tasks, dead, groups, pins):
     main.add_command(_group)
 main.add_own("copy", "_copy:copy", "Copy all tasks, dead tasks and groups of SOURCE to TARGET.")
 main.add_own("doctor", "_doctor:doctor", "Say what is wrong with DATABASE, and what to do about each thing.")
@@ -91,3 +99,14 @@ groups.add_own(
     "List the groups of DATABASE that its host has told of, in the order of their ids.",
 )
 groups.add_own("show", "_groups:show_group", "Show the group HEX of DATABASE, and who holds its tasks.")
+
+pins.add_own(
+    "check",
+    "_pins:check_pins",
+    "Check that the pins of plugin NAME hold, and that every field of its kinds is pinned.",
+)
+pins.add_own(
+    "write",
+    "_pins:write_pins",
+    "Add what is not pinned yet of the kinds of plugin NAME to its file of pins, which is to be committed.",
+)

@@ -16,13 +16,13 @@ from callboard.cli._output import json_option, print_json, print_table, printabl
 from callboard.errors import PluginError
 from callboard.hookspec import PROJECT
 
-# Plugins are asked for their kinds with an engine; this one's database can be neither made nor opened.
-_NO_DATABASE = url_of(os.devnull)
+NO_DATABASE = url_of(os.devnull)
+"""For an engine that only asks plugins for their kinds: a database that can be neither made nor opened."""
 
 
 def loaded_engine() -> Engine:
     """Return an engine without a database, which knows what the installed plugins bring."""
-    engine = Engine(_NO_DATABASE, execute=False)
+    engine = Engine(NO_DATABASE, execute=False)
     engine.load_plugins()
     return engine
 

@@ -14,9 +14,84 @@ import pytest
 if TYPE_CHECKING:
     from callboard import Engine
     from callboard.testing import FakeClock
+    from callboard.testing.contract._processes import Processes
+    from callboard.testing.contract._trials import Trials
+
+_BARE = Path(__file__).with_name("contract") / "_bare.py"
 
 # So that a store that breaks the contract is shown with the values that tell.
 pytest.register_assert_rewrite("callboard.testing.store_contract")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the plugin contract."""
+    group = parser.getgroup("callboard")
+    group.addoption(
+        "--callboard-contract",
+        metavar="NAME",
+        help="Run the plugin contract, and nothing else, on the plugin with the entry point NAME.",
+    )
+    group.addoption(
+        "--callboard-contract-fault",
+        metavar="FAULT",
+        help="Of its faults try only this one, as a report names it.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect the contract where no test file has it."""
+    if config.getoption("callboard_contract"):
+        config.args.append(str(_BARE))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the contract of the plugin that the option names: its author's, or else the bare one."""
+    name = config.getoption("callboard_contract")
+    if not name:
+        return
+    from callboard.testing.contract import PluginContract
+
+    def is_its(item: pytest.Item) -> bool:
+        tests = getattr(item, "cls", None)
+        return isinstance(tests, type) and issubclass(tests, PluginContract) and tests.plugin == name
+
+    its = [item for item in items if is_its(item)]
+    authors = [item for item in its if item.path != _BARE]
+    kept = authors or its
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def callboard_contract_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """Return where the contract runs handlers: one set of processes for all plugins."""
+    from callboard.testing.contract._processes import Processes
+
+    processes = Processes(tmp_path_factory.mktemp("contract"))
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="class")
+def callboard_contract(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    callboard_contract_processes: Processes,
+) -> Trials:
+    """Return the trials of the plugin whose `PluginContract` the test belongs to."""
+    from callboard import _pins
+    from callboard.testing.contract._fault import parsed
+    from callboard.testing.contract._trials import Trials
+
+    given = request.cls()
+    fault = request.config.getoption("callboard_contract_fault")
+    try:
+        only = parsed(fault) if fault else None
+    except ValueError as error:
+        raise pytest.UsageError(f"--callboard-contract-fault: {error}") from error
+    name = given.plugin if isinstance(given.plugin, str) else getattr(given.plugin, "__name__", "plugin")
+    pins = _pins.default_file(name, request.config.rootpath) if given.pins is None else Path(given.pins)
+    return Trials(given, callboard_contract_processes, tmp_path_factory.mktemp("contract"), pins, only)
 
 
 @pytest.fixture
