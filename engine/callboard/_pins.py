@@ -35,7 +35,7 @@ class Pin(NamedTuple):
 
     kind: str
     sample: str
-    message: dict[str, Any]
+    message: Any
     data: bytes
     sha256: bytes
 
@@ -67,10 +67,10 @@ def _pin(kind: str, sample: str, message: Message) -> Pin:
     return Pin(kind, sample, _as_json(message), data, hash_of(data))
 
 
-def _as_json(message: Message) -> dict[str, Any]:
+def _as_json(message: Message) -> Any:
     from google.protobuf import json_format  # here, because the command line's help need not wait for it
 
-    return dict(json_format.MessageToDict(message, preserving_proto_field_name=True))
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
 
 def complaint(pin: Pin, kinds: Kinds) -> str | None:
@@ -83,7 +83,8 @@ def complaint(pin: Pin, kinds: Kinds) -> str | None:
     try:
         message = json_format.ParseDict(pin.message, kind.message_type())
     except json_format.ParseError as error:
-        return f"{pin}: a field is gone, or has another name or type: {error}"
+        why = " ".join(str(error).split())
+        return f"{pin}: a field is gone, or has another name or type: {why}"
     data = encode(message)
     if data != pin.data:
         return (
@@ -116,7 +117,7 @@ def read(file: Path) -> list[Pin]:
             Pin(
                 str(each["kind"]),
                 str(each["sample"]),
-                dict(each["message"]),
+                each["message"],
                 bytes.fromhex(each["data"]),
                 bytes.fromhex(each["sha256"]),
             )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from tests.engine.acting import RECEIPT
 from tests.engine.plugin_contract import broken
-from tests.engine.plugin_contract.sound import Sound
+from tests.engine.plugin_contract.sound import PINS, Sound
 
-from callboard.testing.contract import PluginContract
-from callboard.testing.contract._fault import parsed
+from callboard.testing.contract import PluginContract, _fault
+from callboard.testing.contract._fault import Fault, parsed
+from callboard.testing.contract._life import Part, play
 from callboard.testing.contract._processes import Processes
 from callboard.testing.contract._trials import Trials
 
@@ -59,6 +61,7 @@ def report_of(flaw: Flaw, trials: Trials) -> str:
     return str(failed.value)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: flaw.plugin.__name__)
 def test_the_contract_tells_of(flaw: Flaw, callboard_contract_processes: Processes, tmp_path: Path) -> None:
     trials = Trials(flaw.plugin(), callboard_contract_processes, tmp_path, Path(str(flaw.plugin.pins)))
@@ -68,6 +71,19 @@ def test_the_contract_tells_of(flaw: Flaw, callboard_contract_processes: Process
     assert report.startswith(f"this plugin breaks the promise `{flaw.promise}`\n")
     assert flaw.says in report
     assert "\nsee it again: pytest '" in report
+
+
+@pytest.mark.parametrize(
+    "point", ["callboard.settle.begun", "contract.send.after", "contract.commit.written", "acme.receipt.sent"]
+)
+def test_a_process_is_killed_at(point: str, callboard_contract_processes: Processes, tmp_path: Path) -> None:
+    trials = Trials(Sound(), callboard_contract_processes, tmp_path, PINS)
+    [sample] = trials.samples(RECEIPT)
+    part = Part(RECEIPT, sample.payload, Fault(_fault.KILLED, point, 1))
+
+    ended = trials.call(play, trials.surroundings(), Sound.begins_at_ns, part)
+
+    assert ended.status == -signal.SIGKILL
 
 
 def test_there_is_a_flaw_for_each_promise() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
+import pytest
 from google.protobuf.message import Message
 
 from callboard import Engine
@@ -30,6 +31,8 @@ from callboard_rine import Device, LocalNetwork, RineBackend, create_group, data
 
 GROUP = b"the group"
 HOUR_NS = 3_600 * 10**9
+pytestmark = pytest.mark.campaign
+
 PINS = Path(__file__).parents[3] / "plugins/mls/pins"
 
 

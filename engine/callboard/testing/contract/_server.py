@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from loguru import logger
 
@@ -60,9 +60,13 @@ class Order(NamedTuple):
 def main() -> None:
     """Serve."""
     # Whatever is printed from here on is the plugin's, and goes where its log goes.
-    orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+    with os.fdopen(os.dup(0), "rb") as orders, os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)
+        _serve(orders, answers)
+
+
+def _serve(orders: BinaryIO, answers: BinaryIO) -> None:
     logger.remove()
     logger.add(sys.stderr, level="INFO", format="{level} {message}", diagnose=False)
     logger.enable("callboard")

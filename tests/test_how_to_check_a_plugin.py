@@ -1,0 +1,117 @@
+"""What the how-to shows is run here, as its reader would; and the reference has every promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.engine.test_cli.conftest import SCRIPT, install, site
+
+from callboard.testing.contract import PluginContract
+
+__all__ = ["install", "site"]
+
+ROOT = Path(__file__).parent.parent
+HOW_TO = (ROOT / "docs/how-to/check-a-plugin.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs/reference/plugin-contract.md").read_text(encoding="utf-8")
+SNIPPETS = dict(re.findall(r"^```python\n# (\S+)\n(.+?)^```$", HOW_TO, re.MULTILINE | re.DOTALL))
+COMMANDS = re.findall(r"^```sh\n(.+?)\n```$", HOW_TO, re.MULTILINE)
+[REPORT] = re.findall(r"^```text\n(.+?)^```$", HOW_TO, re.MULTILINE | re.DOTALL)
+[WAIVED] = re.findall(r"^    (waived = .+)$", HOW_TO, re.MULTILINE)
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(site: Path, tmp_path: Path, install: Callable[..., None]) -> Run:
+    """Return what runs a command in the plugin's folder, where the plugin is installed."""
+    install("reminders", SNIPPETS["reminders.py"], callboard="reminders = reminders")
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "setup.cfg").write_text("[tool:pytest]\n", encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONWARNINGS": "error"}
+
+    def make(line: str) -> subprocess.CompletedProcess[str]:
+        name, *arguments = line.split()
+        command = [str(SCRIPT)] if name == "callboard" else [sys.executable, "-m", name, "-p", "no:cacheprovider"]
+        return subprocess.run(
+            [*command, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+        )
+
+    return make
+
+
+@pytest.mark.campaign
+def test_the_steps_run_as_they_are_shown(run: Run, tmp_path: Path) -> None:
+    write, contract = COMMANDS
+    folder = tmp_path / "checkout"
+    written = run(write)
+    assert written.stdout == "pins/reminders.json: kept 0, added 2, dropped 0\n", written.stderr
+
+    bare = run(contract)
+    assert bare.returncode == 1
+    assert "requires Notifier, so its handler cannot run; give them" in bare.stdout
+    assert "see it again: pytest --callboard-contract=reminders -k 'test_killed and google" in bare.stdout
+
+    test = folder / "test_contract.py"
+    test.write_text(SNIPPETS["test_contract.py"], encoding="utf-8")
+    (folder / "test_other.py").write_text("def test_other(): raise ValueError", encoding="utf-8")
+    done = run(f"{contract} -q")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^1[0-9] passed, 1 skipped, 1[0-9] deselected", done.stdout, re.MULTILINE), done.stdout
+
+    test.write_text(f"{SNIPPETS['test_contract.py']}\n    {WAIVED}\n", encoding="utf-8")
+    waived = run(f"{contract} -q -rs -k recreates")
+    assert "waived: a reminder that was never asked for is no loss" in waived.stdout
+
+
+@pytest.mark.campaign
+def test_the_report_is_as_it_is_shown(run: Run, tmp_path: Path) -> None:
+    shown = SNIPPETS["test_contract.py"]
+    broken = shown.replace("self.folder / key)", "self.folder / f'{len(list(self.folder.iterdir()))}')")
+    assert broken != shown
+    (tmp_path / "checkout" / "test_contract.py").write_text(broken, encoding="utf-8")
+
+    [again] = re.findall(r"^see it again: pytest '(.+)' (--\S+)$", REPORT, re.MULTILINE)
+
+    failed = run(f"pytest -q {' '.join(again)}")
+
+    assert failed.returncode == 1
+    report = failed.stdout[failed.stdout.index("reminders breaks the promise") :]
+    assert report.startswith(REPORT), report
+    other = run("pytest -q -k test_killed --callboard-contract-fault=killed:callboard.claim.committed:1")
+    assert other.returncode == 0, other.stdout
+
+
+def test_a_name_that_is_none_is_one_line(run: Run) -> None:
+    done = run("pytest --callboard-contract=remainders")
+    assert done.returncode != 0
+    assert "no plugin 'remainders' is installed (installed:" in done.stdout + done.stderr
+
+
+def test_a_fault_that_is_none_is_said_to_be_none(run: Run) -> None:
+    done = run("pytest --callboard-contract=reminders --callboard-contract-fault=nonsense")
+    assert "'nonsense' is no fault; take it from a report" in done.stdout + done.stderr
+
+
+def test_the_reference_has_every_promise_and_no_other() -> None:
+    promises = {name.removeprefix("test_") for name in dir(PluginContract) if name.startswith("test_")}
+    tables = REFERENCE.partition('## What "leaves the same" means')[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", tables, re.MULTILINE)) == promises
+
+
+def test_the_reference_has_all_that_an_author_may_override() -> None:
+    section = REFERENCE.partition("## The surroundings")[2].partition("## Pins")[0]
+    own = {
+        name
+        for each in PluginContract.__mro__
+        if each.__module__.startswith("callboard.")
+        for name in vars(each)
+        if not name.startswith(("_", "test_", "pytest_"))
+    }
+    assert set(re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", section, re.MULTILINE)) == own
