@@ -8,7 +8,12 @@ import pytest
 from tests.plugins.test_public_api import imported_names, is_private
 
 FOLDER = Path(__file__).parent / "callboard_vanish"
-SOURCES = [path for path in sorted(FOLDER.rglob("*.py")) if not path.name.endswith("_pb2.py")]
+SOURCES = [
+    path
+    for part in ("src", "tests")  # and not what a build has left
+    for path in sorted((FOLDER / part).rglob("*.py"))
+    if not path.name.endswith("_pb2.py")
+]
 
 
 def private_attributes(source: str) -> Iterator[str]:
