@@ -12,7 +12,7 @@ import pytest
 from tests.engine.acting import WAIT_S, MakeEngine, Plugin, Scripted, receipt, receipts, text_of, thread, threads
 from tests.engine.either_store import callboard_database
 
-from callboard import Discard, EngineStateError, RescheduleAt, TaskContext
+from callboard import Discard, Engine, EngineStateError, RescheduleAt, TaskContext
 from callboard.testing import InlineEngine, assert_enqueued, run_due
 
 __all__ = ["callboard_database"]
@@ -36,6 +36,7 @@ def test_in_a_transaction_it_runs_after_the_commit_and_never_after_a_rollback(ma
         tx.enqueue(receipt("one"))
         with engine.transaction():
             engine.enqueue(receipt("two"))
+        engine.wake()
         assert sent.played == []
     assert sorted(sent.played) == ["one", "two"]
 
@@ -90,6 +91,26 @@ def test_a_handler_may_wait_for_a_thread_that_enqueues(make_engine: MakeEngine) 
     engine.enqueue(receipt("read"))
 
     assert followed.played == ["meanwhile"]
+
+
+def test_what_is_enqueued_at_the_very_end_of_a_pass_is_run(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_and_hear_of_another(engine: Engine) -> int:
+        called = run(engine)
+        if not late.ident:
+            late.start()
+            late.join(WAIT_S)
+        return called
+
+    engine = make_engine(Plugin(receipts(sent := Scripted())), inline=True)
+    late = threading.Thread(target=engine.enqueue, args=[receipt("late")])
+    run = Engine.run_due
+    monkeypatch.setattr(Engine, "run_due", run_and_hear_of_another)
+
+    engine.enqueue(receipt("first"))
+
+    assert sent.played == ["first", "late"]
 
 
 def test_a_host_may_start_it_and_wait_for_it(make_engine: MakeEngine) -> None:

@@ -87,3 +87,16 @@ def test_a_time_that_has_passed_is_refused(make_engine: MakeEngine, callboard_cl
 def test_a_started_engine_is_refused(make_engine: MakeEngine) -> None:
     with make_engine() as engine, pytest.raises(EngineStateError, match="not started"):
         run_due(engine, until=HOUR)
+
+
+def test_a_clock_goes_on_to_a_moment_and_never_back() -> None:
+    clock = FakeClock(1_000)
+    moves: list[int] = []
+    clock.subscribe(lambda: moves.append(clock.now_ns()))
+    before_ns = clock.monotonic_ns()
+
+    clock.advance_to(1_001)
+    clock.advance_to(1_001)
+    clock.advance_to(5)
+
+    assert (clock.now_ns(), clock.monotonic_ns() - before_ns, moves) == (1_001, 1, [1_001])
