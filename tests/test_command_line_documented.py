@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
+from tests import pages
 from tests.engine.rows import sql
 from tests.engine.test_cli.conftest import install, script, site
 from tests.engine.test_cli.processes import lines_until
@@ -22,7 +23,7 @@ from callboard.cli._group import LazyCommand
 
 __all__ = ["install", "script", "site"]
 
-PAGE = (Path(__file__).parent.parent / "docs/reference/command-line.md").read_text(encoding="utf-8")
+PAGE = pages.read("docs/reference/command-line.md")
 SECTIONS = dict(re.findall(r"^### `callboard ([^`]+)`\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 GROUP = bytes.fromhex("0a1b2c")
 RECEIPT = "acme.receipts.SendReceipt"

@@ -1,21 +1,16 @@
 """What the how-to shows is run here, on a real server and with the README's plugin."""
 
 import importlib.util
-import re
 import subprocess
 import sys
 from pathlib import Path
 
+from tests import pages
 from tests.postgres import postgres_url, psycopg
 
 __all__ = ["postgres_url"]
 
-ROOT = Path(__file__).parent.parent
-SNIPPETS = r"^```python\n# (\S+)\n(.+?)^```$"
-HOW_TO, README = (
-    dict(re.findall(SNIPPETS, (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
-    for page in ("docs/how-to/enqueue-on-postgres.md", "README.md")
-)
+HOW_TO = pages.files("docs/how-to/enqueue-on-postgres.md")
 SHOWN_URL = "postgresql://shop@db.example/shop"
 
 RUN = """
@@ -43,7 +38,7 @@ engine.stop()
 
 def test_each_library_runs_as_it_is_shown(postgres_url: str, tmp_path: Path) -> None:
     """Without what SQLAlchemy's asyncio needs, which there is not everywhere, all but that."""
-    sources = {**README, **HOW_TO, "run.py": RUN}
+    sources = {**pages.files("README.md"), **HOW_TO, "run.py": RUN}
     assert SHOWN_URL in sources["shop.py"]
     for name, source in sources.items():
         (tmp_path / name).write_text(source.replace(SHOWN_URL, postgres_url), encoding="utf-8")

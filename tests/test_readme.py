@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import pages
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^```console\n(.+?)\n```$", README, re.MULTILINE | re.DOTALL)
-SOURCES = dict(re.findall(r"^```python\n# (\S+)\n(.+?)^```$", README, re.MULTILINE | re.DOTALL))
+README = "README.md"
+COMMANDS = [snippet.source.strip() for snippet in pages.snippets(README, "console")]
+SOURCES = pages.files(README)
 
 
 def test_the_plugin_and_the_service_run_as_they_are_shown(tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_they_are_as_short_as_the_readme_wants_them() -> None:
 
 def test_ci_runs_the_readmes_test_command() -> None:
     assert len(COMMANDS) == 2
-    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    script = pages.read(".ci/run")
     for part in COMMANDS[1].split(" && "):
         assert part in script
 
@@ -47,7 +46,7 @@ def test_ci_runs_the_readmes_test_command() -> None:
 @pytest.mark.skipif("CALLBOARD_TEST_INSTALL" not in os.environ, reason="needs the package index: tox -e install")
 def test_the_demo_command_does_all_its_set_up(tmp_path: Path) -> None:
     copy = tmp_path / "callboard"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"))
+    shutil.copytree(pages.ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"))
 
     done = subprocess.run(["sh", "-c", COMMANDS[0]], cwd=copy, capture_output=True, text=True, timeout=800)
 

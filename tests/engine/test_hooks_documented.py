@@ -1,10 +1,12 @@
-"""`hookspec.py` is the reference for plugin authors: what it promises of each hook holds."""
+"""`hookspec.py` is the reference for plugin authors: what it promises of each hook holds, and its page agrees."""
 
 import inspect
+import re
 import threading
 from typing import Any
 
 import pytest
+from tests import pages
 from tests.engine.acting import WAIT_S, MakeEngine, Plugin, Scripted, receipt, receipts
 
 from callboard import (
@@ -93,6 +95,27 @@ def test_each_hook_is_documented(hook: str) -> None:
     first, *rest = documentation.splitlines()
     assert first.endswith(".")
     assert rest, "says more than its name"
+
+
+PAGE = "docs/reference/hooks.md"
+
+
+def test_the_page_has_each_hook_with_its_exact_signature() -> None:
+    shown = re.findall(r"^## (callboard_\w+)\n\n```text\n(.+)\n```$", pages.read(PAGE), re.MULTILINE)
+    exact = [f"{name}{inspect.signature(getattr(hookspec, name))}".replace("'", "") for name in HOOKS]
+
+    assert [signature for _, signature in shown] == exact
+    assert [name for name, _ in shown] == pages.column(pages.table(PAGE, "hook"), "hook") == list(HOOKS)
+
+
+def test_the_page_has_each_reason_to_reconcile() -> None:
+    sources = [file.read_text(encoding="utf-8") for file in (pages.ROOT / "engine").rglob("*.py")]
+    given = {name for source in sources for name in re.findall(r'_reconcile(?:, |\()"(\w+)"', source)}
+
+    assert set(pages.column(pages.table(PAGE, "reason"), "reason")) == given
+    documentation = inspect.getdoc(hookspec.callboard_reconcile)
+    assert documentation is not None
+    assert given <= set(re.findall(r"`(\w+)`", documentation))
 
 
 def test_a_plugin_that_implements_every_hook_gets_each_called_as_documented(make_engine: MakeEngine) -> None:

@@ -1,0 +1,65 @@
+"""Every snippet of the README and the docs is run: by a test of its page's own, or else here.
+
+A page's own test is `tests/test_how_to_NAME.py` for `docs/how-to/NAME.md`, likewise for the tutorial, or is listed
+below. What is run here is run in order, in a folder of the page's own. A snippet of Python whose first line names
+a file (`# service.py`) is written to that file and run; any other one is a program of its own. `console` is for
+the shell, and holds commands only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests import pages
+
+RUN = ("python", "console", "sh")
+"""The languages of what can be run; for anything else that is shown there are others, such as `text`."""
+
+OWN = {
+    "README.md": "tests/test_readme.py",
+    "docs/reference/command-line.md": "tests/test_command_line_documented.py",
+    "plugins/mls/README.md": "tests/plugins/mls/test_readme.py",
+}
+"""The tests of pages elsewhere than in `docs/how-to` and `docs/tutorial`."""
+
+PAGES = sorted(
+    page.relative_to(pages.ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", "plugins/*/*.md", "benchmarks/*.md")
+    for page in pages.ROOT.glob(pattern)
+)
+
+
+def own_test(page: str) -> str | None:
+    """Return the test that runs a page's snippets, `None` if that is for this one to do."""
+    kind, name = Path(page).parts[-2:] if "/" in page else ("", "")
+    if kind in ("how-to", "tutorial"):
+        module = f"test_{kind}_{name.removesuffix('.md')}".replace("-", "_")
+        if (pages.ROOT / "tests" / f"{module}.py").exists():
+            return f"tests/{module}.py"
+    return OWN.get(page)
+
+
+SHOWING = [page for page in PAGES if pages.snippets(page, *RUN)]
+ELSEWHERE = [page for page in SHOWING if own_test(page) is not None]
+
+
+def test_there_is_no_own_test_of_a_page_without_snippets() -> None:
+    assert set(OWN) <= set(ELSEWHERE)
+
+
+@pytest.mark.parametrize("page", ELSEWHERE)
+def test_an_own_test_reads_its_page(page: str) -> None:
+    assert f'"{page}"' in pages.read(str(own_test(page)))
+
+
+@pytest.mark.parametrize("page", [page for page in SHOWING if page not in ELSEWHERE])
+def test_the_snippets_run_as_they_are_shown(page: str, tmp_path: Path) -> None:
+    for snippet in pages.snippets(page, *RUN):
+        if snippet.language != "python":
+            pages.shell(snippet.source, tmp_path)
+        elif snippet.file is not None:
+            pages.write(snippet, tmp_path)
+            pages.python(snippet.file, folder=tmp_path)
+        else:
+            pages.python("-c", snippet.source, folder=tmp_path)
