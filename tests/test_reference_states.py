@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 from tests import pages
-from tests.engine.acting import RECEIPT, WAIT_S, Blocking, MakeEngine, Plugin, Scripted, receipt, receipts
+from tests.engine.acting import (
+    RECEIPT,
+    WAIT_S,
+    Blocking,
+    MakeEngine,
+    Plugin,
+    Scripted,
+    eventually,
+    receipt,
+    receipts,
+)
 from tests.engine.rows import sql, write_by_hand
 
 from callboard import (
@@ -22,7 +32,6 @@ from callboard import (
     Engine,
     Outcome,
     RescheduleAt,
-    ServiceUnavailable,
     Task,
     _lifecycle,
 )
@@ -315,8 +324,7 @@ def handed_back(world: World) -> None:
     assert seen == {"running": 2}
     stopping = threading.Thread(target=engine.stop)
     stopping.start()
-    while not engine._core.running or not engine._core.running.runner.stopping:
-        pass
+    eventually(lambda: engine._core.running is None or engine._core.running.runner.stopping)
     handler.let_go()
     stopping.join()
     assert handler.begun == ["first"]
@@ -377,7 +385,7 @@ SCENARIOS: dict[tuple[str, str, str], Callable[[World], None]] = {
     ("running", "done", "done"): outcome(Done(), "done"),
     ("running", "rescheduled", "pending"): outcome(RescheduleAt(HOUR), "pending"),
     ("running", "put off", "pending"): outcome(Defer(HOUR), "pending"),
-    ("running", "failed", "pending"): outcome(ServiceUnavailable("away"), "pending"),
+    ("running", "failed", "pending"): outcome(ValueError("bad"), "pending"),
     ("running", "requested", "pending"): requested,
     ("running", "handed back", "pending"): handed_back,
     ("running", "process ended", "pending"): of_a_gone_process("pending", alone=0, crashes=0),
