@@ -23,6 +23,7 @@ _FLOATS = (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT)
 def specimens(message_type: type[M]) -> dict[str, M]:
     """Return messages of a type by what they show: no field, every field, and each further member of a oneof."""
     made = {"no field": message_type()}
+    _fill(made["no field"], _DEPTH, only_required=True)
     if message_type.DESCRIPTOR.fields:
         made["every field"] = message_type()
         _fill(made["every field"], _DEPTH)
@@ -45,17 +46,27 @@ def is_repeated(message: Message, field: FieldDescriptor) -> bool:
     return isinstance(getattr(message, field.name), MutableSequence)
 
 
-def _fill(message: Message, depth: int) -> None:
+def is_required(field: FieldDescriptor) -> bool:
+    """Return whether a message without the field cannot be written, as proto2 has it."""
+    found = getattr(
+        field, "is_required", None
+    )  # which older versions of protobuf lack, and newer ones have instead
+    return field.label == FieldDescriptor.LABEL_REQUIRED if found is None else bool(found)
+
+
+def _fill(message: Message, depth: int, *, only_required: bool = False) -> None:
     if isinstance(message, AnyMessage):  # what else is in it would be no message
         message.Pack(StringValue(value="any"))
         return
     for field in message.DESCRIPTOR.fields:
+        if only_required and not is_required(field):
+            continue
         if field.containing_oneof is None or field.containing_oneof.fields[0] is field:
             _set(message, field, depth)
 
 
 def _set(message: Message, field: FieldDescriptor, depth: int) -> None:
-    if is_message(field) and depth == 0:
+    if is_message(field) and depth == 0 and not is_required(field):
         return
     if is_repeated(message, field):
         values: Any = getattr(message, field.name)

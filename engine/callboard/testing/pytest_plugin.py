@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Collect the contract where no test file has it."""
-    if config.getoption("callboard_contract"):
+    if config.getoption("callboard_contract") and str(_BARE) not in config.args:
         config.args.append(str(_BARE))
 
 

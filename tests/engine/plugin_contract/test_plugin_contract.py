@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from tests.engine.acting import RECEIPT
+from tests.engine.messages import SendReceipt
 from tests.engine.plugin_contract import broken
-from tests.engine.plugin_contract.sound import PINS, Sound
+from tests.engine.plugin_contract.sound import PINS, Outbox, Sound, enter, plugin
 
+from callboard import TaskContext
+from callboard.testing import FakeClock
 from callboard.testing.contract import PluginContract, _fault
 from callboard.testing.contract._fault import Fault, parsed
 from callboard.testing.contract._life import Part, play
@@ -20,6 +25,34 @@ from callboard.testing.contract._trials import Trials
 
 class TestSound(Sound):
     """It keeps every promise."""
+
+
+async def coroutine(message: SendReceipt, ctx: TaskContext) -> None:
+    await ctx.service(AsyncOutbox).asend(ctx.task.data_hash.hex(), message.text)
+    await asyncio.sleep(0)
+    enter(message, ctx)
+
+
+class AsyncOutbox(Outbox):
+    async def asend(self, key: str, text: str) -> None:
+        self.send(key, text)
+
+
+@pytest.mark.campaign
+class TestCoroutine(Sound):
+    """So does one whose handler is a coroutine."""
+
+    plugin = plugin(coroutine)
+
+    def services(self, folder: Path, clock: FakeClock) -> Mapping[type[Any], Any]:
+        outbox = AsyncOutbox(folder / "sent")
+        return {AsyncOutbox: outbox, Outbox: outbox}
+
+
+class Deferring(Sound):
+    """A kind that leaves messages of newer versions to newer builds."""
+
+    plugin = plugin(on_unknown_fields="defer")
 
 
 class Flaw(NamedTuple):
@@ -84,6 +117,10 @@ def test_a_process_is_killed_at(point: str, callboard_contract_processes: Proces
     ended = trials.call(play, trials.surroundings(), Sound.begins_at_ns, part)
 
     assert ended.status == -signal.SIGKILL
+
+
+def test_a_kind_that_defers_is_not_called(callboard_contract_processes: Processes, tmp_path: Path) -> None:
+    Deferring().test_newer_message(Trials(Deferring(), callboard_contract_processes, tmp_path, PINS), RECEIPT)
 
 
 def test_there_is_a_flaw_for_each_promise() -> None:

@@ -11,6 +11,8 @@ import pytest
 from tests.engine.acting import Plugin, receipts, threads
 from tests.engine.test_cli.invoking import callboard, printed
 
+from callboard import Engine
+
 RECEIPT, THREAD = "acme.receipts.SendReceipt", "acme.receipts.ReceiptThread"
 HANDLER = receipts(lambda message, ctx: None)
 FILE = Path("pins/acme.json")
@@ -26,7 +28,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Installed:
     def make(*kinds: Any, **hooks: Any) -> None:
         plugin = Plugin(*kinds, **hooks)
         monkeypatch.setattr(
-            commands, "Engine", lambda url, **options: engine(url, execute=False, plugins=[plugin])
+            "callboard.cli._pins.Engine", lambda url, **options: Engine(url, execute=False, plugins=[plugin])
         )
 
     make(HANDLER)

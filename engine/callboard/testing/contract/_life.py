@@ -97,8 +97,8 @@ class _Life:
             plugins=[given.plugin],
             clock=self.clock,
         )
-        self.engine.migrate()
         self.engine.load_plugins()
+        self.engine.migrate()
 
     def problems(self) -> tuple[str, ...]:
         [health] = self.engine.health().plugins

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
-from callboard._specimens import is_message, is_repeated
+from callboard._specimens import is_message, is_repeated, is_required
 
 _DEPTH = 3
 _MOST_REPEATED = 3
@@ -40,7 +40,7 @@ def _fill(draw: Callable[[Any], Any], message: Message, depth: int) -> None:
     if isinstance(message, AnyMessage):  # anything else in it is none
         return
     for field in message.DESCRIPTOR.fields:
-        if (is_message(field) and depth == 0) or not draw(st.booleans()):
+        if not is_required(field) and ((is_message(field) and depth == 0) or not draw(st.booleans())):
             continue
         if is_repeated(message, field):
             values: Any = getattr(message, field.name)

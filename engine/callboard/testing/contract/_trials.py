@@ -95,6 +95,15 @@ class Trials:
         self._samples: dict[str, list[Sample]] | None = None
         self._given_services: frozenset[str] | None = None
 
+    @property
+    def write_pins(self) -> str:
+        """The command that writes the pins."""
+        return f"callboard pins write {self._name} --file {os.path.relpath(self.pins)}"
+
+    @property
+    def _name(self) -> str:
+        return self.given.plugin if isinstance(self.given.plugin, str) else "this plugin"
+
     # What is checked
 
     def begin(self, promise: str, kind: str | None = None) -> None:
@@ -245,8 +254,7 @@ class Trials:
         self, what: str, sample: Sample | None = None, fault: Fault = _fault.NONE, *, log: str = ""
     ) -> NoReturn:
         """Report a promise that is broken."""
-        name = self.given.plugin if isinstance(self.given.plugin, str) else "this plugin"
-        lines = [f"{name} breaks the promise `{self._promise}`"]
+        lines = [f"{self._name} breaks the promise `{self._promise}`"]
         if sample is not None:
             lines.append(f"sample {sample.number} of {sample.kind}: {sample.text or '(no field is set)'}")
             lines.append(f"what was done: {fault.said()}")
