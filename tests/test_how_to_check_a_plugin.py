@@ -46,36 +46,75 @@ def run(site: Path, tmp_path: Path, install: Callable[..., None]) -> Run:
     return make
 
 
-@pytest.mark.campaign
-def test_the_steps_run_as_they_are_shown(run: Run, tmp_path: Path) -> None:
-    write, contract = COMMANDS
+@pytest.fixture
+def checkout(run: Run, tmp_path: Path) -> Path:
+    """The plugin's folder, with its test file."""
     folder = tmp_path / "checkout"
+    (folder / "test_contract.py").write_text(SNIPPETS["test_contract.py"], encoding="utf-8")
+    (folder / "test_other.py").write_text("def test_other(): raise ValueError", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.campaign
+def test_pins_are_written_and_a_report_says_what_the_contract_lacks(run: Run) -> None:
+    write, contract = COMMANDS
     written = run(write)
     assert written.stdout == "pins/reminders.json: kept 0, added 2, dropped 0\n", written.stderr
 
-    bare = run(contract)
+    bare = run(f"{contract} -q")
+
     assert bare.returncode == 1
     assert "requires Notifier, so its handler cannot run; give them" in bare.stdout
     assert "see it again: pytest --callboard-contract=reminders -k 'test_killed and google" in bare.stdout
+    assert re.search(r"^10 failed, 5 passed", bare.stdout, re.MULTILINE), bare.stdout
 
-    test = folder / "test_contract.py"
-    test.write_text(SNIPPETS["test_contract.py"], encoding="utf-8")
-    (folder / "test_other.py").write_text("def test_other(): raise ValueError", encoding="utf-8")
+
+@pytest.mark.campaign
+def test_the_plugin_keeps_the_contract(run: Run, checkout: Path) -> None:
+    write, contract = COMMANDS
+    run(write)
+
     done = run(f"{contract} -q")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^1[0-9] passed, 1 skipped, 1[0-9] deselected", done.stdout, re.MULTILINE), done.stdout
 
-    test.write_text(f"{SNIPPETS['test_contract.py']}\n    {WAIVED}\n", encoding="utf-8")
-    waived = run(f"{contract} -q -rs -k recreates")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^14 passed, 1 skipped, \d+ deselected", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.campaign
+def test_a_plugin_that_needs_nothing_needs_no_test_file(run: Run, install: Callable[..., None]) -> None:
+    source = """
+    from google.protobuf.wrappers_pb2 import StringValue
+    from callboard import TaskKind, hookimpl
+
+    @hookimpl
+    def callboard_task_kinds():
+        return [TaskKind(StringValue, lambda message, ctx: None)]
+    """
+    install("notes", source, callboard="notes = notes")
+    run("callboard pins write notes")
+
+    done = run("pytest -q --callboard-contract=notes")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^13 passed, 2 skipped", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.campaign
+def test_a_promise_is_waived(run: Run, checkout: Path) -> None:
+    with (checkout / "test_contract.py").open("a", encoding="utf-8") as file:
+        file.write(f"\n    {WAIVED}\n")
+
+    waived = run(f"{COMMANDS[1]} -q -rs -k recreates")
+
     assert "waived: a reminder that was never asked for is no loss" in waived.stdout
 
 
 @pytest.mark.campaign
-def test_the_report_is_as_it_is_shown(run: Run, tmp_path: Path) -> None:
+def test_the_report_is_as_it_is_shown(run: Run, checkout: Path) -> None:
     shown = SNIPPETS["test_contract.py"]
     broken = shown.replace("self.folder / key)", "self.folder / f'{len(list(self.folder.iterdir()))}')")
     assert broken != shown
-    (tmp_path / "checkout" / "test_contract.py").write_text(broken, encoding="utf-8")
+    (checkout / "test_contract.py").write_text(broken, encoding="utf-8")
 
     [again] = re.findall(r"^see it again: pytest '(.+)' (--\S+)$", REPORT, re.MULTILINE)
 

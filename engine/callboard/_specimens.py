@@ -48,9 +48,8 @@ def is_repeated(message: Message, field: FieldDescriptor) -> bool:
 
 def is_required(field: FieldDescriptor) -> bool:
     """Return whether a message without the field cannot be written, as proto2 has it."""
-    found = getattr(
-        field, "is_required", None
-    )  # which older versions of protobuf lack, and newer ones have instead
+    # Older versions of protobuf lack it, and newer ones warn of what the older ones have.
+    found = getattr(field, "is_required", None)
     return field.label == FieldDescriptor.LABEL_REQUIRED if found is None else bool(found)
 
 

@@ -114,7 +114,8 @@ def test_a_process_is_killed_at(point: str, callboard_contract_processes: Proces
     [sample] = trials.samples(RECEIPT)
     part = Part(RECEIPT, sample.payload, Fault(_fault.KILLED, point, 1))
 
-    ended = trials.call(play, trials.surroundings(), Sound.begins_at_ns, part)
+    with trials.surroundings() as folder:
+        ended = trials.call(play, folder, Sound.begins_at_ns, part)
 
     assert ended.status == -signal.SIGKILL
 

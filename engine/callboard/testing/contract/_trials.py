@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -160,8 +161,9 @@ class Trials:
 
     def answer(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in a process of its own, on a copy of the surroundings; return its answer."""
-        folder = self.surroundings()
-        return self._answer(self.call(function, folder, self.given.begins_at_ns, *arguments), "it")
+        with self.surroundings() as folder:
+            ended = self.call(function, folder, self.given.begins_at_ns, *arguments)
+        return self._answer(ended, "it")
 
     def _answer(self, ended: Ended, what: str) -> Any:
         if ended.error is not None:
@@ -170,8 +172,9 @@ class Trials:
             self.broken(f"the process of {what} {_said(ended)}", log=ended.log)
         return ended.answer
 
-    def surroundings(self) -> Path:
-        """Return a copy of the surroundings as `prepare` left them."""
+    @contextmanager
+    def surroundings(self) -> Iterator[Path]:
+        """Give a copy of the surroundings as `prepare` left them, which is removed afterwards."""
         prepared = self._folder / "prepared"
         if not prepared.exists():
             unfinished = self._new_folder()
@@ -179,7 +182,8 @@ class Trials:
             unfinished.rename(prepared)
         copy = self._new_folder()
         shutil.copytree(prepared, copy, dirs_exist_ok=True)
-        return copy
+        yield copy
+        shutil.rmtree(copy, ignore_errors=True)  # there will be hundreds
 
     def _new_folder(self) -> Path:
         self._count += 1
@@ -190,16 +194,17 @@ class Trials:
     def play(self, sample: Sample, fault: Fault = _fault.NONE, **options: Any) -> Played:
         """Run a sample's handler with a fault; after a kill, run it again in another process."""
         part = Part(sample.kind, sample.payload, fault, **options)
-        folder = self.surroundings()
-        ended = self.call(_life.play, folder, self.given.begins_at_ns, part)
-        if fault.what == _fault.KILLED and ended.status == -signal.SIGKILL:
-            again = part._replace(fault=_fault.NONE, enqueued=True)
-            ended = self.call(_life.play, folder, self.given.begins_at_ns, again)
+        with self.surroundings() as folder:
+            ended = self.call(_life.play, folder, self.given.begins_at_ns, part)
+            if fault.what == _fault.KILLED and ended.status == -signal.SIGKILL:
+                again = part._replace(fault=_fault.NONE, enqueued=True)
+                ended = self.call(_life.play, folder, self.given.begins_at_ns, again)
         return self._judged(sample, fault, ended)
 
     def play_all(self, kind: str, payloads: Sequence[bytes]) -> Played:
         """Run one task of a kind for each of these messages, of which nobody knows what they will do."""
-        ended = self.call(_life.play_all, self.surroundings(), self.given.begins_at_ns, kind, payloads)
+        with self.surroundings() as folder:
+            ended = self.call(_life.play_all, folder, self.given.begins_at_ns, kind, payloads)
         return self._judged(Sample(kind, 0, b"", f"{len(payloads)} messages", False), _fault.NONE, ended)
 
     def clean(self, sample: Sample) -> Played:
