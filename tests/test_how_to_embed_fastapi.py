@@ -36,8 +36,8 @@ import app, app_starlette
 for application in (app.app, app.app, app_starlette.app):  # one of them twice, as tests do
     with TestClient(application) as client:
         answer = client.post("/orders/17")
-        print(answer.status_code, answer.json())
         client.app_state["engine"].wait_idle(20)
+        print(answer.status_code, answer.json())
         if application is app.app:
             print(client.get("/health").json())
 """

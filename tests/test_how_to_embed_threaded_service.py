@@ -70,7 +70,6 @@ logger.enable("callboard")
 logger.remove()
 logger.add(sys.stdout, format="{message}", level="WARNING")
 with Engine(URL, plugins=[receipts]) as engine:
-    engine.enqueue(MESSAGE)
     print(engine.health().missing_services)
 
 engine = Engine(URL, plugins=[])
