@@ -4,13 +4,10 @@ The source is the whole checkout and not only `docs/`, so that the READMEs are p
 nowhere ends the build whichever page it is on.
 """
 
-from importlib import metadata
-
 project = "Callboard"
 copyright = "the authors of Callboard"
-release = metadata.version("callboard")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser"]
 root_doc = "docs/index"
 include_patterns = [
     "CHANGELOG.md",
@@ -23,8 +20,7 @@ include_patterns = [
 # Sphinx walks through all folders that it is not told to leave out.
 exclude_patterns = [".*", "build", "engine", "tests", "plugins/*/build", "plugins/*/callboard_*"]
 
-myst_heading_anchors = 3  # links to headings are written as on the forges that show the pages unbuilt
-default_role = "literal"  # in docstrings `this` is code
+myst_heading_anchors = 4  # links to headings are written as on the forges that show the pages unbuilt
 html_theme = "furo"
 html_title = project
 html_copy_source = False

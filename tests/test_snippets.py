@@ -1,9 +1,9 @@
 """Every snippet of the README and the docs is run: by a test of its page's own, or else here.
 
-A page's own test is `tests/test_how_to_NAME.py` for `docs/how-to/NAME.md`, likewise for the tutorial, or is listed
-below. What is run here is run in order, in a folder of the page's own. A snippet of Python whose first line names
-a file (`# service.py`) is written to that file and run; any other one is a program of its own. `console` is for
-the shell, and holds commands only.
+The own test of a how-to or a tutorial is the `tests/test_how_to_*.py` or `tests/test_tutorial_*.py` that names the
+page, by its path or by its name alone; those of other pages are listed below. What is run here is run in order, in
+a folder of the page's own. A snippet of Python whose first line names a file (`# service.py`) is written to that
+file and run; any other one is a program of its own. `console` is for the shell, and holds commands only.
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ PAGES = sorted(
     for page in pages.ROOT.glob(pattern)
 )
 
+TESTS = {
+    module.relative_to(pages.ROOT).as_posix(): module.read_text(encoding="utf-8")
+    for kind in ("how_to", "tutorial")
+    for module in sorted((pages.ROOT / "tests").glob(f"test_{kind}_*.py"))
+}
+
 
 def own_test(page: str) -> str | None:
     """Return the test that runs a page's snippets, `None` if that is for this one to do."""
-    kind, name = Path(page).parts[-2:] if "/" in page else ("", "")
-    if kind in ("how-to", "tutorial"):
-        module = f"test_{kind}_{name.removesuffix('.md')}".replace("-", "_")
-        if (pages.ROOT / "tests" / f"{module}.py").exists():
-            return f"tests/{module}.py"
+    if page.startswith(("docs/how-to/", "docs/tutorial/")):
+        names = (f'"{page}"', f'"{Path(page).stem}"')
+        return next((module for module, text in TESTS.items() if any(name in text for name in names)), None)
     return OWN.get(page)
 
 
@@ -48,9 +52,9 @@ def test_there_is_no_own_test_of_a_page_without_snippets() -> None:
     assert set(OWN) <= set(ELSEWHERE)
 
 
-@pytest.mark.parametrize("page", ELSEWHERE)
+@pytest.mark.parametrize("page", OWN)
 def test_an_own_test_reads_its_page(page: str) -> None:
-    assert f'"{page}"' in pages.read(str(own_test(page)))
+    assert f'"{page}"' in pages.read(OWN[page])
 
 
 @pytest.mark.parametrize("page", [page for page in SHOWING if page not in ELSEWHERE])
