@@ -102,6 +102,7 @@ class Reader:
         return f"sqlite:///{self.folder / 'letters.db'}"
 
 
+@pytest.mark.timeout(300)  # a dozen processes, where many tests run at once
 def test_the_tutorial_ends_with_a_working_plugin(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
 
