@@ -16,7 +16,7 @@ from tests.postgres import postgres_url
 from callboard._actors.claiming import BATCH, PARK_BATCH
 from callboard._store import listing
 from callboard._store.postgres import PostgresStore, open_postgres
-from callboard.stores import NewTask, Row, Session
+from callboard.stores import LOOK, NewTask, Row, Session
 
 __all__ = ["postgres_url"]
 
@@ -76,6 +76,19 @@ def test_a_claim_reads_as_much_of_a_long_table_as_of_a_short_one(store: Postgres
         with store.transaction() as session:
             counting: Any = Counting(session)
             assert len(store.tasks.due(counting, [KIND], 1, NOW_NS, BATCH, grouped_only=False)) == BATCH
+        pages.append(counting.pages)
+
+    assert pages[1] < 1.5 * pages[0], pages
+
+
+def test_a_claim_beside_groups_reads_as_much_of_a_long_table_as_of_a_short_one(store: PostgresStore) -> None:
+    pages = []
+    for numbers in (range(2 * LOOK), range(2 * LOOK, 4 * LOOK)):
+        enqueue(store, numbers)
+        with store.transaction() as session:
+            counting: Any = Counting(session)
+            assert store.tasks.due_beside(counting, KIND, GROUPS, 1, NOW_NS, BATCH) == []
+            assert len(store.tasks.due_beside(counting, KIND, GROUPS[1:], 1, NOW_NS, 32)) == 32
         pages.append(counting.pages)
 
     assert pages[1] < 1.5 * pages[0], pages

@@ -127,8 +127,9 @@ def _paused(seen: Examined, alive: list[NodeView]) -> Iterator[Finding]:
                 PROBLEM,
                 f"kind {printable(kind)} is paused on {_name(node)}, because it failed for everybody;"
                 f" {_tasks(count)} due",
-                "`callboard tasks list DATABASE --kind KIND --json` shows how, in `last_error`; mend that: one"
-                " task is tried at least once a minute, and when it succeeds the kind goes on by itself",
+                f"`callboard tasks list DATABASE --kind {shlex.quote(printable(kind))} --json` shows how, in"
+                " `last_error`; mend that: one task is tried at least once a minute, and when it succeeds the kind"
+                " goes on by itself",
                 tasks=count,
                 kind=kind,
                 node=node.row.id,
