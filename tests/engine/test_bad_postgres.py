@@ -233,6 +233,7 @@ MALFORMED = {
     "settings": f"host=db user=me password={SECRET}",
     "one setting": f"password={SECRET}",
     "a scheme that is a secret": f"user:{SECRET}://db/name",
+    "no database named": f"postgresql://user:{SECRET}@db",
 }
 
 
@@ -287,7 +288,6 @@ def test_a_url_that_cannot_be_used_is_refused_and_not_repeated(url: str) -> None
         "postgresql:///name?host=/var/run/@abstract",
         "postgresql://[::1]:5432/name",
         "postgres://user@/name",
-        "postgresql://",
     ],
 )
 def test_a_url_that_libpq_takes_is_taken(url: str) -> None:

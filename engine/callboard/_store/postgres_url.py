@@ -26,6 +26,8 @@ def read_url(url: str) -> dict[str, Any]:
     given = _parsed(url)
     if given is None:
         raise _refusal("cannot be read")
+    if not given.get("dbname"):
+        raise _refusal("names no database")
     if _is_ambiguous(url):
         raise _refusal("has an @ or a / too many")
     ports = str(given.get("port", "")).split(",")
@@ -36,7 +38,7 @@ def read_url(url: str) -> dict[str, Any]:
 
 def name_in(given: dict[str, Any]) -> str:
     """Return the name of the database that a URL leads to."""
-    return str(given.get("dbname") or given.get("user") or "postgres")
+    return str(given["dbname"])
 
 
 def _parsed(url: str) -> dict[str, Any] | None:

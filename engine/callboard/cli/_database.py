@@ -34,7 +34,7 @@ def url_of(text: str) -> str:
         return text
     if _SCHEME.match(text):
         raise ConfigurationError(
-            "a database's URL has two slashes behind its colon: sqlite:///service.db, postgresql://user@host/name"
+            "a database's URL has :// in it: sqlite:///service.db, postgresql://user@host/name"
         )
     if _SETTINGS.search(text):
         raise ConfigurationError("a database is given by its URL, postgresql://user@host/name, not by settings")

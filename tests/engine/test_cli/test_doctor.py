@@ -196,6 +196,28 @@ def test_top_shows_what_is_there(engine: Engine, callboard_database: str, monkey
     assert "\x1b" not in result.output
 
 
+def test_what_a_transaction_left_in_the_inbox(engine: Engine, callboard_database: str) -> None:
+    if not is_postgres(callboard_database):
+        pytest.skip("on SQLite nothing waits to be merged")
+    with engine.transaction() as tx:
+        tx.enqueue(StringValue(value="accepted"), allow_unknown=True)
+        tx.enqueue(StringValue(value="for later"), allow_unknown=True, not_before=timedelta(hours=1))
+    found = examined(callboard_database, 3)
+    assert (found["no-engine"]["tasks"], found["no-engine"]["severity"]) == (1, "problem")
+    assert (found["accepted"]["tasks"], found["accepted"]["severity"]) == (2, "note")
+
+    add_node(callboard_database, 7, STRING)
+    assert "accepted" not in examined(callboard_database, 0)  # they have just come
+
+    sql(callboard_database, "UPDATE callboard_inbox SET created_at_ns = created_at_ns - ?", 5 * MINUTE_NS)
+    late = examined(callboard_database, 3)["accepted"]
+    assert late["severity"] == "problem"
+    assert (
+        "2 requests wait in the inbox that a transaction accepted, to enqueue or pull in, the first for 5m"
+        in (late["text"])
+    )
+
+
 @pytest.mark.timeout(60)
 def test_top_goes_on_until_ctrl_c(engine: Engine, callboard_database: str) -> None:
     pty = pytest.importorskip("pty")
