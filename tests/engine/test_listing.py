@@ -104,7 +104,7 @@ def test_a_rare_kind_or_state_is_found_by_the_indexes(
     assert reads[1] == "SEARCH callboard_task USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
     assert len(reads) >= 4
     for step in reads[2:]:
-        assert " USING " in step, reads
+        assert " INDEX callboard_task_" in step or step.endswith("USING INTEGER PRIMARY KEY (rowid=?)"), reads
     for index in ("due", "deferred"):
         for step in reads:
             if f"callboard_task_{index} " in f"{step} " and "kind" in asked:
