@@ -121,6 +121,7 @@ def test_what_goes_wrong_in_a_process_is_told() -> None:
         apart(fail)
 
 
+@pytest.mark.slow
 def test_a_case_runs_from_end_to_end(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks", "leases", "--quick", "--repeat", "1", "--json", str(file)]

@@ -81,6 +81,7 @@ def of_newer(host: Engine) -> int:
 @pytest.mark.parametrize(
     "order", [("old", "new"), ("new", "old", "new"), ("old", "old", "new"), ("old", "new", "old")]
 )
+@pytest.mark.slow
 def test_builds_one_after_the_other_lose_nothing(
     start: StartBuild, host: Engine, order: tuple[str, ...], ends: str
 ) -> None:
@@ -106,6 +107,7 @@ def test_builds_one_after_the_other_lose_nothing(
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["old", "new", "rows"])))
+@pytest.mark.slow
 def test_builds_side_by_side_lose_nothing(start: StartBuild, host: Engine, order: tuple[str, ...]) -> None:
     host.migrate()
     builds = {}
@@ -131,6 +133,7 @@ def test_builds_side_by_side_lose_nothing(start: StartBuild, host: Engine, order
 
 
 @pytest.mark.parametrize("killed", ["old", "new"])
+@pytest.mark.slow
 def test_a_build_that_is_killed_at_work_leaves_everything_to_the_other(
     start: StartBuild, host: Engine, killed: str
 ) -> None:
@@ -158,6 +161,7 @@ def test_a_build_that_is_killed_at_work_leaves_everything_to_the_other(
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("sort", ["thread", "added"])
+@pytest.mark.slow
 def test_rule_17_an_older_build_that_defers_again_and_again_does_not_starve_the_newer_one(
     start: StartBuild, host: Engine, sort: str
 ) -> None:
