@@ -72,6 +72,11 @@ main.add_own("copy", "_copy:copy", "Copy all tasks, dead tasks and groups of SOU
 main.add_own("doctor", "_doctor:doctor", "Say what is wrong with DATABASE, and what to do about each thing.")
 main.add_own("kinds", "_inventory:kinds", "List the kinds of task that installed plugins bring.")
 main.add_own("migrate", "_migrate:migrate", "Bring the tables of DATABASE up to date.")
+main.add_own(
+    "new-plugin",
+    "_new_plugin:new_plugin",
+    "Write a distribution with a plugin called NAME, which passes its own tests.",
+)
 main.add_own("plugins", "_inventory:plugins", "List installed plugins and commands, and what is wrong with each.")
 main.add_own("run", "_run:run", "Run the tasks of DATABASE with the installed plugins.")
 main.add_own("top", "_top:top", "Show what goes on in DATABASE until Ctrl-C.")
