@@ -243,7 +243,7 @@ class Engine:
     def migrate(self) -> list[str]:
         """Bring the tables up to date, the engine's and then each plugin's; return what was done.
 
-        A plugin whose migration fails has none of it done, and is refused in this engine; `health` says why.
+        A plugin whose migration fails has none of it done, and is disabled in this engine; `health` says why.
 
         Raises:
             StoreError: the database cannot be used; it has not been changed.

@@ -158,7 +158,7 @@ class KindRegistry:
         """Start empty; `services` decides which kinds this node can run."""
         self._services = services
         self._kinds: dict[str, tuple[TaskKind[Any], str]] = {}
-        self._refused: set[str] = set()
+        self._disabled: set[str] = set()
         self.runnable: dict[str, TaskKind[Any]] = {}
         self.blocked: list[str] = []
 
@@ -177,9 +177,9 @@ class KindRegistry:
         if not self.missing_services(kind):
             self.runnable[kind.name] = kind
 
-    def refuse(self, plugin: str) -> None:
+    def disable(self, plugin: str) -> None:
         """Have no kind of a plugin run here any more."""
-        self._refused.add(plugin)
+        self._disabled.add(plugin)
         # Another dictionary, because threads may be iterating over this one.
         self.runnable = {name: kind for name, kind in self.runnable.items() if self._kinds[name][1] != plugin}
 
@@ -198,7 +198,7 @@ class KindRegistry:
         if known is None:
             unblock = f", or unblock it (blocked here: {', '.join(self.blocked)})" if self.blocked else ""
             return f"install the plugin that brings the kind{unblock}"
-        if (plugin := self._kinds[name][1]) in self._refused:
+        if (plugin := self._kinds[name][1]) in self._disabled:
             return f"mend plugin {plugin}, of which `callboard plugins` or Engine.health() says what is wrong"
         names = ", ".join(missing.__name__ for missing in self.missing_services(known))
         return f"give Engine(..., services=...) what the kind requires: {names}"

@@ -1,6 +1,6 @@
 """The tables that an engine's plugins have of their own: migrated after the engine's, each plugin for itself.
 
-A plugin whose tables are not what it needs is refused in this engine: its hooks are not called, and its tasks are
+A plugin whose tables are not what it needs is disabled in this engine: its hooks are not called, and its tasks are
 left to nodes that can run them. Everything else goes on.
 """
 
@@ -35,7 +35,7 @@ class PluginMigrator:
         for hook in self._host.hooks(_HOOK):
             succeeded, given = self._host.call(hook, engine=engine)
             if not succeeded:
-                self._host.leave_out(hook.plugin)
+                self._host.disable(hook.plugin)
                 continue
             try:
                 if migrations := list(given or ()):
@@ -68,7 +68,7 @@ class PluginMigrator:
         self._series.clear()
 
     def check(self) -> None:
-        """Block each plugin whose tables a newer version of it has made unusable for this one."""
+        """Disable each plugin whose tables a newer version of it has made unusable for this one."""
         for plugin in list(self._series):
             self._migrate(plugin, None)
 

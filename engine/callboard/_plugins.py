@@ -116,16 +116,16 @@ class PluginHost:
         return plugin in self._namesakes
 
     def refuse(self, plugin: str, where: str, error: BaseException) -> None:
-        """Report what is wrong with a plugin, and leave it out."""
+        """Report what is wrong with a plugin, and disable it."""
         self._report(plugin, where, error)
-        self.leave_out(plugin)
+        self.disable(plugin)
 
-    def leave_out(self, plugin: str) -> None:
+    def disable(self, plugin: str) -> None:
         """Call no hook of a plugin any more, and leave its tasks to other nodes."""
         self._hooks = {
             name: [hook for hook in hooks if hook.plugin != plugin] for name, hooks in self._hooks.items()
         }
-        self._registry.refuse(plugin)
+        self._registry.disable(plugin)
 
     def call(self, hook: PluginHook, **arguments: Any) -> tuple[bool, Any]:
         """Call one plugin's hook; return whether it succeeded, and what it returned."""

@@ -63,7 +63,7 @@ def callboard_migrations(engine: Engine) -> Iterable[Migration]:  # type: ignore
     `callboard.read_migrations("acme_receipts")` reads them from the package. Called once for an engine, when its
     plugins are loaded; touch no database here. What the database lacks is run after the engine's own migrations,
     by one process at a time, each in one transaction with its record, which is under the plugin's name. One that
-    fails leaves nothing; the plugin is then refused in this engine: its hooks are not called, and its tasks wait
+    fails leaves nothing; the plugin is then disabled in this engine: its hooks are not called, and its tasks wait
     for a node that can run them. So it is when a newer version of the plugin has migrated its tables, unless that
     says that this one can work on them.
     """

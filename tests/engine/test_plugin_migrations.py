@@ -1,5 +1,6 @@
 """A plugin's tables in the engine's database, on both: made and changed once, refused alone, never lost."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -213,7 +214,7 @@ def test_processes_that_migrate_at_once_do_each_step_once(callboard_database: st
 # What is refused
 
 
-def test_one_that_fails_is_undone_whole_and_its_plugin_alone_is_refused(
+def test_one_that_fails_is_undone_whole_and_its_plugin_alone_is_disabled(
     make_engine: MakeEngine, callboard_database: str
 ) -> None:
     called: list[str] = []
@@ -325,7 +326,7 @@ def test_a_script_may_read_the_engines_tables_and_name_them(
     assert notes(callboard_database) == []
 
 
-def test_a_hook_that_raises_has_its_plugin_refused(make_engine: MakeEngine) -> None:
+def test_a_hook_that_raises_disables_its_plugin(make_engine: MakeEngine) -> None:
     def migrations() -> list[Migration]:
         raise LookupError("no such folder")
 
@@ -539,6 +540,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
             file = folder / "migrations" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
+        importlib.invalidate_caches()  # the folder may have been looked at in the same instant
 
     return make
 
@@ -569,7 +571,7 @@ def test_files_are_read_from_the_package(package: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [
-        ({}, "package acme_files has no folder migrations; .* to the package data"),
+        ({}, "package acme_files has no folder migrations; .* to the package's data"),
         ({"sqlite/1_notes.sql": HEADER}, "named like 0001_notes.sql, not sqlite/1_notes.sql"),
         ({"sqlite/0001_notes.sql": "-- compatible-with: 1\n"}, "sqlite/0001_notes.sql lacks its line `-- title"),
         ({"sqlite/0001_notes.sql": "-- title: x\n"}, "lacks its line `-- compatible-with"),

@@ -147,8 +147,8 @@ class HookCaller:
         """Start the reconciles that are due, unless the plugin's one before has not returned."""
         hooks = self._core.plugins.hooks("callboard_reconcile")
         with self._lock:
-            for blocked in self._wanted.keys() - {hook.plugin for hook in hooks}:
-                del self._wanted[blocked]
+            for disabled in self._wanted.keys() - {hook.plugin for hook in hooks}:
+                del self._wanted[disabled]
         for hook in hooks:
             with self._lock:
                 wanted = self._wanted.get(hook.plugin)
