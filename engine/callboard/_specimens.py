@@ -28,7 +28,7 @@ def specimens(message_type: type[M]) -> dict[str, M]:
         made["every field"] = message_type()
         _fill(made["every field"], _DEPTH)
     for oneof in message_type.DESCRIPTOR.oneofs:
-        for field in oneof.fields[1:]:
+        for field in list(oneof.fields)[1:]:
             other = message_type()
             other.CopyFrom(made["every field"])
             _set(other, field, _DEPTH)
@@ -60,7 +60,7 @@ def _fill(message: Message, depth: int, *, only_required: bool = False) -> None:
     for field in message.DESCRIPTOR.fields:
         if only_required and not is_required(field):
             continue
-        if field.containing_oneof is None or field.containing_oneof.fields[0] is field:
+        if field.containing_oneof is None or field.containing_oneof.fields[0].number == field.number:
             _set(message, field, depth)
 
 
