@@ -79,10 +79,10 @@ def write_promise(present: Surface, path: Path = PROMISE) -> None:
 def _changed(name: str, old: Item, new: Item, promised: Surface) -> Change:
     before, after = ({_parameter(text): text for text in item.takes or ()} for item in (old, new))
     concerned = {each.lower() for each in before.keys() | after.keys() if before.get(each) != after.get(each)}
-    return Change(name, f"was {shown(old)} and is {shown(new)}", _words(name, old, promised) | concerned - {"*"})
+    return Change(name, f"was {_shown(old)} and is {_shown(new)}", _words(name, old, promised) | concerned - {"*"})
 
 
-def shown(item: Item) -> str:
+def _shown(item: Item) -> str:
     """Return what is promised of a name in one line."""
     called = "" if item.takes is None else f"({', '.join(item.takes)})"
     return f"{item.sort}{called}" + (f" -> {item.gives}" if called else f" {item.gives}".rstrip())
