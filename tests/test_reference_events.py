@@ -22,6 +22,7 @@ from callboard import (
     Outcome,
     OverdueHook,
     OverdueRun,
+    PausedKind,
     PluginHealth,
 )
 from callboard._actors import runner
@@ -96,6 +97,7 @@ def test_every_counter_is_on_the_page(make_engine: MakeEngine) -> None:
         ("Of each plugin", PluginHealth),
         ("Of each handler that takes too long", OverdueRun),
         ("Of each hook that takes too long", OverdueHook),
+        ("Of each paused kind", PausedKind),
         ("What `callboard_tasks_finished` gets", FinishedTask),
     ],
 )

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from callboard import hookspec
-from callboard._kinds import TaskKind
 from callboard.errors import PluginError
 
 HOOKS = tuple(name for name in vars(hookspec) if name.startswith("callboard_"))
 KINDS_HOOK = "callboard_task_kinds"
+LISTING_HOOKS = (KINDS_HOOK, "callboard_migrations")
 
 _MARK = f"{hookspec.PROJECT}_impl"
 _ARGUMENTS = {name: list(inspect.signature(getattr(hookspec, name)).parameters) for name in HOOKS}
@@ -84,21 +84,19 @@ def check_hooks(plugin: Any) -> None:
         )
 
 
-def check_kinds(returned: Any) -> Iterable[Any]:
-    """Return what `callboard_task_kinds` returned, if kinds can be taken out of it.
+def items_of(returned: Any, item: type[Any]) -> Iterable[Any]:
+    """Return what one of `LISTING_HOOKS` returned, if objects like `item` can be taken out of it.
 
     Raises:
         PluginError: it is nothing of the sort.
     """
     if returned is None:
         return ()
-    if isinstance(returned, TaskKind):
-        raise PluginError(
-            f"it must return a list, such as [TaskKind(...)], not the TaskKind {returned.name} itself"
-        )
+    if isinstance(returned, item):
+        raise PluginError(f"it must return a list, such as [{item.__name__}(...)], not one {item.__name__}")
     if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
         _drop(returned)
-        raise PluginError(f"it must return a list of TaskKind, not {_short(returned)}")
+        raise PluginError(f"it must return a list of {item.__name__}, not {_short(returned)}")
     return returned
 
 
@@ -130,7 +128,7 @@ def _check_hook(hook: str, function: Any, options: Mapping[str, Any]) -> None:
         )
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise PluginError(f"{hook} must be a plain function, not an `async def`, which nobody awaits")
-    if hook != KINDS_HOOK and inspect.isgeneratorfunction(function):
+    if hook not in LISTING_HOOKS and inspect.isgeneratorfunction(function):
         raise PluginError(f"{hook} must be a plain function, not one with `yield`, which nobody runs")
     given = _ARGUMENTS[hook]
     odd = [each.name for each in inspect.signature(function).parameters.values() if _is_missed(each, given)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from callboard import _hook_checks
 from callboard._migration import Migration, series_of
 from callboard._plugins import PluginHost
 from callboard._store.interface import PluginTables, Store
@@ -38,7 +39,7 @@ class PluginMigrator:
                 self._host.disable(hook.plugin)
                 continue
             try:
-                if migrations := list(given or ()):
+                if migrations := list(_hook_checks.items_of(given, Migration)):
                     self._series[hook.plugin] = self._checked(hook.plugin, migrations)
             except Exception as error:
                 self._host.refuse(hook.plugin, _HOOK, error)

@@ -132,7 +132,7 @@ class PluginHost:
         try:
             results = hook.caller(**arguments)
             returned = results[0] if results else None
-            complaint = None if hook.hook == KINDS_HOOK else _hook_checks.complaint_of(returned)
+            complaint = None if hook.hook in _hook_checks.LISTING_HOOKS else _hook_checks.complaint_of(returned)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
@@ -197,7 +197,7 @@ class PluginHost:
             if not succeeded:
                 continue
             try:
-                for kind in _hook_checks.check_kinds(kinds):
+                for kind in _hook_checks.items_of(kinds, TaskKind):
                     self._register_kind(kind, hook.plugin)
             except BaseException as error:
                 self._report(hook.plugin, hook.hook, error)

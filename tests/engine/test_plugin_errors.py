@@ -13,7 +13,7 @@ from tests.engine.acting import WAIT_S, MakeEngine, Plugin, logged, receipt, rec
 from tests.engine.messages import SendReceipt, TaggedReceipt
 from tests.engine.test_bad_plugins import install
 
-from callboard import Engine, RetryPolicy, TaskKind, hookimpl
+from callboard import Engine, Migration, RetryPolicy, TaskKind, hookimpl
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/plugin-errors.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (?P<misuse>.+?) \| `(?P<where>[^`]+)` \| (?P<text>.+) \|$", re.MULTILINE)
@@ -58,6 +58,14 @@ def kind(*arguments: Any, **options: Any) -> Callable[[], Any]:
 
 def needing(version: Any) -> Callable[[], Any]:
     return lambda: unmarked(callboard_api=version, callboard_startup=hookimpl(lambda: None))
+
+
+def migrating(*migrations: Any) -> Callable[[], Any]:
+    return lambda: returning("callboard_migrations", list(migrations))
+
+
+def migration(number: int = 1, sql: str = "CREATE TABLE acme_note (text TEXT)", database: str = "sqlite") -> Any:
+    return Migration(database, number, "the notes", sql, 1)
 
 
 async def later() -> None:
@@ -119,6 +127,14 @@ MISUSES = [
     Misuse("`concurrency` is 0", kind(concurrency=0)),
     Misuse("`pause_after` is no number", kind(pause_after=timedelta(minutes=1))),
     Misuse("an argument that there is not", kind(xyz=3)),
+    Misuse("migrations: a number", lambda: returning("callboard_migrations", 5)),
+    Misuse("migrations: one migration without a list", lambda: returning("callboard_migrations", migration())),
+    Misuse("migrations: a list of names", migrating("0001_notes.sql")),
+    Misuse("migrations: none for this database", migrating(migration(database="postgres"))),
+    Misuse("migrations: a number is left out", migrating(migration(), migration(3))),
+    Misuse("migrations: a table of the engine's", migrating(migration(sql="DROP TABLE callboard_task"))),
+    Misuse("migrations: one ends the transaction", migrating(migration(sql="COMMIT"))),
+    Misuse("migrations: the hook raises", lambda: hooks(callboard_migrations=failing)),
     Misuse("startup: a value", lambda: returning("callboard_startup", 5)),
     Misuse("startup: a coroutine", lambda: hooks(callboard_startup=lambda: later())),
     Misuse("startup: the hook raises", lambda: hooks(callboard_startup=failing)),

@@ -277,7 +277,7 @@ def test_the_words_of_a_wrong_script_are_not_taken_for_a_fault_of_the_database(
         ([Migration("oracle", 1, "t", NOTES, 1)], "no migrations for (sqlite|postgres), only for oracle"),
         (steps(NOTES, compatible_with=2), "compatible-with must be from 1 to 1, not 2"),
         (["0001_notes.sql"], "must return Migration objects, not '0001_notes.sql'"),
-        (7, "TypeError"),
+        (7, "must return a list of Migration, not 7"),
         (
             steps("CREATE TABLE IF NOT EXISTS callboard_note (id INT)"),
             "makes or changes callboard_note; .* a prefix",
