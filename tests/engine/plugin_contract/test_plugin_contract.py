@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,3 +142,10 @@ def test_a_fault_is_written_as_it_is_read(text: str) -> None:
 def test_what_is_no_fault_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no fault; take it from a report"):
         parsed(text)
+
+
+@pytest.mark.parametrize("missing", ["pytest", "hypothesis"])
+def test_the_contract_says_what_to_install(missing: str) -> None:
+    source = f"import sys; sys.modules[{missing!r}] = None; import callboard.testing.contract"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert "the plugin contract needs pytest and Hypothesis: pip install 'callboard[testing]'" in done.stderr
