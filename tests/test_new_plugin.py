@@ -74,6 +74,18 @@ def test_its_readmes_service_runs(plugin: Path, found: str) -> None:
     assert notes == [("hello", 1)]
 
 
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_it_keeps_the_contract_once_its_messages_are_pinned(plugin: Path, found: str) -> None:
+    for arguments in (
+        ("-c", "from callboard.cli import main; main()", "pins", "write", NAME),
+        ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--callboard-contract={NAME}"),
+    ):
+        done = python(plugin, *arguments, PYTHONPATH=found)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (plugin / "pins" / f"{NAME}.json").exists()
+
+
 @pytest.mark.skipif(not (find_spec("ruff") and find_spec("mypy")), reason="needs ruff and mypy: tox -e new-plugin")
 @pytest.mark.parametrize("name", [NAME, "a", LONGEST])
 def test_it_is_clean_however_long_its_name(tmp_path: Path, name: str) -> None:
