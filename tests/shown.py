@@ -12,8 +12,8 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
+from tests import pages
 
-HOW_TO = Path(__file__).parent.parent / "docs" / "how-to"
 WAIT_S = 60.0
 """How long a test waits for a process: far above what it takes, and only spent by one that fails."""
 
@@ -56,10 +56,9 @@ class Page:
 
     def __init__(self, name: str) -> None:
         """Read `docs/how-to/NAME.md`."""
-        text = (HOW_TO / f"{name}.md").read_text(encoding="utf-8")
-        snippets = re.findall(r"^```(?:python|toml)\n# (\S+)\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
-        self.files: dict[str, str] = dict(snippets)
-        assert len(self.files) == len(snippets), "two files of one name"
+        page = f"docs/how-to/{name}.md"
+        self.files = pages.files(page)
+        text = pages.read(page)
         mistakes = text.partition("## Common mistakes")[2]
         code = re.findall(r"``(.+?)``|`([^`]+)`", mistakes, re.DOTALL)
         self._code = [" ".join((long or short).split()) for long, short in code]

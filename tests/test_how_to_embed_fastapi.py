@@ -74,7 +74,6 @@ def test_a_killed_server_loses_nothing_and_a_stopped_one_hands_back(processes: P
 
     (tmp_path / "go_on").touch()
     worker = processes.start("worker.py")
-    said(worker, "^running tasks$")
     said(worker, "^sent: blocks$")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(20) == 0

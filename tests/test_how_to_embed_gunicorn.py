@@ -87,7 +87,6 @@ def test_workers_that_only_enqueue_leave_the_tasks_to_another_process(
     assert nodes(tmp_path) == []
 
     worker = processes.start("worker.py")
-    said(worker, "^running tasks$")
     said(worker, "^sent: receipt of order 17$")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(20) == 0

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from tests.shown import BLOCKING_MAILER, HOW_TO, REPORT, Page, Processes, processes, said
+from tests import pages
+from tests.shown import BLOCKING_MAILER, REPORT, Page, Processes, processes, said
 
 __all__ = ["processes"]
 
@@ -147,7 +148,7 @@ with closing(sqlite3.connect("shop.db")) as connection:
 
 def figures() -> list[int]:
     """Return the figures of the page's table, those of the loop before those of Callboard."""
-    text = (HOW_TO / "replace-a-polling-loop.md").read_text(encoding="utf-8")
+    text = pages.read("docs/how-to/replace-a-polling-loop.md")
     rows = re.findall(r"^\| [a-z].+ \| \D*([\d,]+) \| \D*([\d,]+) \|$", text, re.MULTILINE)
     return [int(row[column].replace(",", "")) for column in (0, 1) for row in rows]
 
