@@ -93,7 +93,7 @@ def test_nothing_is_logged_above_debug_when_all_goes_well(make_engine: MakeEngin
 
 
 def test_failed_attempts_and_deaths_are_a_line_for_each_batch_and_kind(make_engine: MakeEngine) -> None:
-    once = receipts(Scripted(ValueError(SECRET)), retry=RetryPolicy(max_attempts=1))
+    once = receipts(Scripted(ValueError(SECRET)), retry=RetryPolicy(max_attempts=1), pause_after=None)
     engine = make_engine(Plugin(once, threads(Scripted(ValueError(SECRET)))))
     engine.enqueue_many([receipt(str(number)) for number in range(200)])
     engine.enqueue(thread("one"))

@@ -71,7 +71,11 @@ for _group in (tasks, dead, groups, pins):
 main.add_own("copy", "_copy:copy", "Copy all tasks, dead tasks and groups of SOURCE to TARGET.")
 main.add_own("doctor", "_doctor:doctor", "Say what is wrong with DATABASE, and what to do about each thing.")
 main.add_own("kinds", "_inventory:kinds", "List the kinds of task that installed plugins bring.")
-main.add_own("migrate", "_migrate:migrate", "Bring the tables of DATABASE up to date.")
+main.add_own(
+    "migrate",
+    "_migrate:migrate",
+    "Bring the tables of DATABASE up to date, the engine's and those of the installed plugins.",
+)
 main.add_own(
     "new-plugin",
     "_new_plugin:new_plugin",
