@@ -86,7 +86,7 @@ def test_it_keeps_the_contract_once_its_messages_are_pinned(plugin: Path, found:
     assert (plugin / "pins" / f"{NAME}.json").exists()
 
 
-@pytest.mark.skipif(not (find_spec("ruff") and find_spec("mypy")), reason="needs ruff and mypy: tox -e new-plugin")
+@pytest.mark.skipif(not (find_spec("ruff") and find_spec("mypy")), reason="needs ruff and mypy: tox -e types")
 @pytest.mark.parametrize("name", [NAME, "a", LONGEST])
 def test_it_is_clean_however_long_its_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
@@ -101,7 +101,7 @@ def test_it_is_clean_however_long_its_name(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
-    "CALLBOARD_TEST_INSTALL" not in os.environ, reason="needs the package index: tox -e new-plugin"
+    "CALLBOARD_TEST_INSTALL" not in os.environ, reason="needs the package index: tox -e install"
 )
 def test_it_does_all_its_set_up(plugin: Path, tmp_path: Path) -> None:
     engine = tmp_path / "callboard"
