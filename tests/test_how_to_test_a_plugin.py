@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import pages
 
-PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "test-a-plugin-on-every-version.md").read_text("utf-8")
+PAGE = pages.read("docs/how-to/test-a-plugin-on-every-version.md")
 FILES = dict(re.findall(r"^```(?:python|ini)\n# (\S+)\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 [PYPROJECT] = re.findall(r"^```toml\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import pages
 from tests.engine.messages import SendReceipt
 from tests.engine.test_cli.conftest import Script, install, site
 from tests.engine.test_cli.processes import PLUGIN, lines_until
@@ -25,7 +26,7 @@ from callboard.stores import LOOK
 
 __all__ = ["install", "site"]
 
-PAGE = (Path(__file__).parent.parent / "docs/reference/isolation.md").read_text(encoding="utf-8")
+PAGE = pages.read("docs/reference/isolation.md")
 PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 [COMMAND] = re.findall(r"^```sh\n(.*?)\n```", PAGE, re.MULTILINE | re.DOTALL)
 

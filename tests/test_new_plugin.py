@@ -100,9 +100,7 @@ def test_it_is_clean_however_long_its_name(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(
-    "CALLBOARD_TEST_INSTALL" not in os.environ, reason="needs the package index: tox -e install"
-)
+@pytest.mark.skipif("CALLBOARD_TEST_INSTALL" not in os.environ, reason="needs the package index: tox -e install")
 def test_it_does_all_its_set_up(plugin: Path, tmp_path: Path) -> None:
     engine = tmp_path / "callboard"
     shutil.copytree(ROOT, engine, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"))

@@ -18,6 +18,7 @@ RUN = ("python", "console", "sh")
 
 OWN = {
     "README.md": "tests/test_readme.py",
+    "docs/reference/isolation.md": "tests/test_isolation_documented.py",
     "docs/reference/command-line.md": "tests/test_command_line_documented.py",
     "plugins/mls/README.md": "tests/plugins/mls/test_readme.py",
 }
