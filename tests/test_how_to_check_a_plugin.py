@@ -55,7 +55,7 @@ def checkout(run: Run, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.campaign
+@pytest.mark.exhaustive
 def test_pins_are_written_and_a_report_says_what_the_contract_lacks(run: Run) -> None:
     write, contract = COMMANDS
     written = run(write)
@@ -69,7 +69,7 @@ def test_pins_are_written_and_a_report_says_what_the_contract_lacks(run: Run) ->
     assert re.search(r"^10 failed, 5 passed", bare.stdout, re.MULTILINE), bare.stdout
 
 
-@pytest.mark.campaign
+@pytest.mark.exhaustive
 def test_the_plugin_keeps_the_contract(run: Run, checkout: Path) -> None:
     write, contract = COMMANDS
     run(write)
@@ -80,7 +80,7 @@ def test_the_plugin_keeps_the_contract(run: Run, checkout: Path) -> None:
     assert re.search(r"^14 passed, 1 skipped, \d+ deselected", done.stdout, re.MULTILINE), done.stdout
 
 
-@pytest.mark.campaign
+@pytest.mark.exhaustive
 def test_a_plugin_that_needs_nothing_needs_no_test_file(run: Run, install: Callable[..., None]) -> None:
     source = """
     from google.protobuf.wrappers_pb2 import StringValue
@@ -99,7 +99,7 @@ def test_a_plugin_that_needs_nothing_needs_no_test_file(run: Run, install: Calla
     assert re.search(r"^13 passed, 2 skipped", done.stdout, re.MULTILINE), done.stdout
 
 
-@pytest.mark.campaign
+@pytest.mark.exhaustive
 def test_a_promise_is_waived(run: Run, checkout: Path) -> None:
     with (checkout / "test_contract.py").open("a", encoding="utf-8") as file:
         file.write(f"\n    {WAIVED}\n")
@@ -109,7 +109,7 @@ def test_a_promise_is_waived(run: Run, checkout: Path) -> None:
     assert "waived: a reminder that was never asked for is no loss" in waived.stdout
 
 
-@pytest.mark.campaign
+@pytest.mark.exhaustive
 def test_the_report_is_as_it_is_shown(run: Run, checkout: Path) -> None:
     shown = SNIPPETS["test_contract.py"]
     broken = shown.replace("self.folder / key)", "self.folder / f'{len(list(self.folder.iterdir()))}')")

@@ -13,7 +13,7 @@ import pytest
 
 from callboard.wire import KpRotation
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.exhaustive
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -148,7 +148,7 @@ class TrustsClock(Sound):
 class NeverReturns(Sound):
     """It waits for what does not come."""
 
-    plugin = plugin(lambda message, ctx: threading.Event().wait(60), timeout=timedelta(seconds=0.5))
+    plugin = plugin(lambda message, ctx: threading.Event().wait(60), timeout=timedelta(seconds=2))
 
 
 def reconciles_anew(engine: Engine) -> None:

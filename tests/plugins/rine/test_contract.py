@@ -31,7 +31,7 @@ from callboard_rine import Device, LocalNetwork, RineBackend, create_group, data
 
 GROUP = b"the group"
 HOUR_NS = 3_600 * 10**9
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.exhaustive
 
 PINS = Path(__file__).parents[3] / "plugins/mls/pins"
 
