@@ -76,7 +76,9 @@ class PluginMigrator:
     def _migrate(self, plugin: str, now_ns: int | None) -> list[str]:
         """Run what a plugin lacks; only look if no time is given for the records."""
         assert self._tables is not None
-        done, where, series = [], _HOOK, self._series[plugin]
+        done, where, series = [], _HOOK, self._series.get(plugin, [])
+        if not series:  # another thread has just found that it cannot be used
+            return []
         try:
             pending = self._tables.pending_of(plugin, series)
             if now_ns is None:
@@ -88,6 +90,6 @@ class PluginMigrator:
         except (DatabaseUnavailableError, NotADatabaseError):
             raise
         except Exception as error:
-            del self._series[plugin]
-            self._host.refuse(plugin, where, error)
+            if self._series.pop(plugin, None) is not None:
+                self._host.refuse(plugin, where, error)
         return done

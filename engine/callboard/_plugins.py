@@ -141,9 +141,7 @@ class PluginHost:
         if complaint is None:
             self.health[hook.plugin].problems.pop(hook.hook, None)
             return True, returned
-        if (
-            self.health[hook.plugin].problems.get(hook.hook) != complaint
-        ):  # once, since it may be called for each task
+        if hook.hook not in self.health[hook.plugin].problems:  # once, since it may be called for each task
             self._report(hook.plugin, hook.hook, PluginError(complaint))
         return not _hook_checks.is_undone(returned), None
 

@@ -136,7 +136,8 @@ class Claim:
                 self._claim_alone()
         else:
             known = [kind for kind in due if kind in self._runnable]
-            narrow = [kind for kind in known if self._throttle.is_narrow(kind)]
+            # The longest due first, or of two that share a group one would always find it taken by the other.
+            narrow = sorted((kind for kind in known if self._throttle.is_narrow(kind)), key=heads.__getitem__)
             for kind in narrow:  # first: a group that has become idle for one of them is not to be taken again
                 self._claim_narrow(kind)
             self._refill(self._workload.thirsty())
@@ -252,9 +253,9 @@ class Claim:
         rooms = {group_id: self._workload.room_in(group_id) for group_id in group_ids}
         rows = self._tasks.parked(self._session, rooms, self._node_id, self._now_ns)
         found = Counter(task.group_id for task in rows)
-        # They were parked before their kind was paused, and could not be stepped over.
-        narrow = [task for task in rows if self._throttle.is_narrow(task.kind)]
-        mixed = {task.group_id for task in narrow}
+        # They were parked before their kind was paused or its plugin disabled, and could not be stepped over.
+        left = {task.id for task in rows if self._is_left(task.kind)}
+        mixed = {task.group_id for task in rows if task.id in left}
         emptied = [group_id for group_id, room in rooms.items() if found[group_id] < room or group_id in mixed]
         if emptied:
             for group_id in emptied:
@@ -263,8 +264,12 @@ class Claim:
             # None should be left; a clock that went back, or another node in the group, may have kept some.
             self._tasks.unpark(self._session, emptied)
         for task in rows:
-            if task not in narrow:
+            if task.id not in left:
                 self._admit(task)
+        self.more |= bool(left)  # what is unparked is due, and was not when this pass read the deadlines
+
+    def _is_left(self, kind: str) -> bool:
+        return kind not in self._runnable or self._throttle.is_narrow(kind)
 
     def _admit(self, task: Task) -> None:
         """Count one due row as claimed, dead or set aside, as its checks say."""

@@ -119,7 +119,8 @@ class Runner:
             return "dropped"
         if self.stopping or self._core.clock.monotonic_ns() >= self._node.lease_until_ns:
             return "handed back"
-        return "handed back" if self._throttle.refuses(run) else None
+        left = run.task.kind not in self._core.registry.runnable  # its plugin was disabled since the claim
+        return "handed back" if left or self._throttle.refuses(run) else None
 
     def _interrupted(self) -> Unsettled:
         """Note that the user wants to stop, for `run_due` to raise: in here the actor would swallow it."""
@@ -186,10 +187,12 @@ class Runner:
     def _deliver(self, run: Run) -> None:
         run.delivered = True
         # At once, and not with the outcome's transaction: what has been claimed is not to fail as well.
-        change = self._throttle.ended(run, self._core.clock.monotonic_ns())
-        if change is not None:
-            reporting.log_pause(run.kind, change, run.result)
-        self._hand_in(run)
+        try:
+            change = self._throttle.ended(run, self._core.clock.monotonic_ns())
+            if change is not None:
+                reporting.log_pause(run.kind, change, run.result)
+        finally:  # a host's log sink may raise, and a run that is not handed in is lost
+            self._hand_in(run)
 
     def _is_users(self, error: BaseException) -> bool:
         on_main = threading.current_thread() is threading.main_thread()

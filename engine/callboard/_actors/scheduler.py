@@ -73,6 +73,7 @@ class Scheduler:
         self._alone_due = False
         self._has_more_accepted = False
         self._told_paused: Collection[str] = frozenset()
+        self._told_runnable = core.registry.runnable
         self._next_service_ns = 0  # on the monotonic clock
         self.watch = Watch(core, workload)
         self.deadline_ns = NEVER_NS
@@ -110,7 +111,8 @@ class Scheduler:
         concerned = self._deferral.concerns(heads, now_ns)
         is_stale = heads.accepted or concerned
         paused = self._workload.throttle.paused_kinds()
-        is_news = paused != self._told_paused
+        runnable = self._core.registry.runnable  # another dictionary once a plugin is disabled
+        is_news = paused != self._told_paused or runnable is not self._told_runnable
         settlement = Settlement(self._core, runs)
         self._workload.shared = self._node.has_company()
         claim: Claim | None = None
@@ -143,7 +145,7 @@ class Scheduler:
             self._workload.alone = alone
             self._unsettled = runs
             raise
-        self._told_paused = paused
+        self._told_paused, self._told_runnable = paused, runnable
         self._postpone(settlement.postponed)
         self._account(runs, settlement)
         self.report(died)

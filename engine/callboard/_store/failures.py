@@ -14,6 +14,8 @@ from callboard.errors import (
 
 READ_ONLY = "is read-only; make the file and its folder writable for this user"
 
+_ABOUT_WORDS = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
+
 _DAMAGED = "is damaged; restore it from a backup or recover it with the sqlite3 shell"
 
 # What SQLite says (its result-code texts), what that means, and the remedy.
@@ -55,7 +57,11 @@ _SQLITE: tuple[tuple[str, type[StoreError], str], ...] = (
 def translate(error: Exception, where: str) -> StoreError:
     """Return the `StoreError` for a driver's exception; `where` names the database."""
     text = str(error)
+    code = _code_of(error)
     for sign, kind, remedy in _SQLITE:
+        # The statement's own words, such as a column called `locked_by`, tell nothing of the database.
+        if code in _ABOUT_WORDS and issubclass(kind, DatabaseUnavailableError):
+            continue
         if sign in text.lower():
             return kind(f"{where} {remedy} ({text})")
     return StoreError(f"{where}: {text}")
@@ -73,7 +79,11 @@ def needs_help(error: BaseException) -> bool:
 
 def is_locked(error: BaseException | None) -> bool:
     """Return whether SQLite refused because another connection holds a lock, which a later try may find free."""
+    return _code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code_of(error: BaseException | None) -> int:
     while error is not None and not isinstance(error, sqlite3.Error):
         error = error.__cause__ or error.__context__
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF  # the primary code of an extended one
-    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF  # the primary code of an extended one
+    return code
