@@ -4,6 +4,7 @@ import importlib
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -440,6 +441,33 @@ def test_a_running_engine_notices_a_newer_version(
     assert sent.played == ["runs"]
 
 
+def test_what_waits_behind_a_running_task_of_a_plugin_is_left_when_the_plugin_is_disabled(
+    make_engine: MakeEngine, callboard_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is claimed and what is parked of it, while another plugin's tasks go on."""
+    monkeypatch.setattr(SqliteStore, "poll_interval_s", 0.02)
+    began, go_on = threading.Event(), threading.Event()
+    handled: list[str] = []
+
+    def handler(message: Any, _ctx: TaskContext) -> None:
+        handled.append(message.text)
+        began.set()
+        assert go_on.wait(20)
+
+    plugin = acme(NOTES, handler=handler)
+    with make_engine(plugin, Plugin(threads(other := Scripted()), name="good")) as engine:
+        engine.enqueue_many([receipt(str(number), b"group") for number in range(100)])
+        assert began.wait(20)
+        of_a_newer_version(callboard_database, compatible_with=7)
+        eventually(lambda: "newer version" in str(problems(engine)))
+        go_on.set()
+        engine.enqueue(thread("goes on"))
+        assert engine.wait_idle(20)
+        left = engine.tasks(state="deferred")
+    assert (handled, other.played) == (["0"], ["goes on"])
+    assert len(left) == 99
+
+
 def test_a_plugin_that_is_removed_leaves_its_tables_and_put_back_goes_on(
     make_engine: MakeEngine, callboard_database: str
 ) -> None:
@@ -480,6 +508,18 @@ def test_a_run_that_fails_leaves_none_of_its_statements(make_engine: MakeEngine,
 
     assert notes(callboard_database) == []
     assert [task.attempts for task in engine.tasks()] == [1]
+
+
+def test_a_constraint_of_a_column_called_locked_is_a_failure_and_no_outage(make_engine: MakeEngine) -> None:
+    def handler(message: Any, ctx: TaskContext) -> None:
+        with ctx.complete() as tx:
+            tx.run("INSERT INTO acme_job VALUES (NULL)")
+
+    engine = make_engine(acme("CREATE TABLE acme_job (locked_by TEXT NOT NULL)", handler=handler))
+    engine.enqueue(receipt("one"))
+    engine.run_due()
+
+    assert [(task.attempts, task.outages) for task in engine.tasks()] == [(1, 0)]
 
 
 def test_what_the_database_refuses_is_a_store_error(make_engine: MakeEngine) -> None:
