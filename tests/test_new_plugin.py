@@ -104,7 +104,9 @@ def test_it_is_clean_however_long_its_name(tmp_path: Path, name: str) -> None:
 def test_it_does_all_its_set_up(plugin: Path, tmp_path: Path) -> None:
     engine = tmp_path / "callboard"
     shutil.copytree(ROOT, engine, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"))
-    [block] = re.findall(r"^```console\n(.+?)\n```$", (plugin / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    block, _ = re.findall(
+        r"^```console\n(.+?)\n```$", (plugin / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     commands = (f"{sys.executable} -m venv .venv && .venv/bin/pip install {engine}", block.splitlines()[0])
 
     for command in commands:  # the first because the plugin needs this engine, not a published one
