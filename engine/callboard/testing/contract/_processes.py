@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from callboard.testing.contract._given import Given
 from callboard.testing.contract._server import Order, Whose
 
-_LOG_CHARS = 3_000
+_LOG_CHARS = 20_000  # what the watchdog says of all threads must be there from its first line
 _SERVE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
     "from callboard.testing.contract._server import main; main()"
