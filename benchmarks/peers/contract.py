@@ -144,7 +144,7 @@ class Peer:
 
     def left(self) -> int:
         """Return how many due tasks are not finished, as the contestant itself counts them."""
-        raise NotImplementedError
+        raise Unable("counts nothing that is left; one that runs handlers does, or waits in a way of its own")
 
 
 def random_gaps(count: int, shortest_s: float, longest_s: float) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from benchmarks.peers.contract import Enqueued, Handler, Peer, Unable
 T = TypeVar("T")
 
 
-class LoopPeer(Peer):
+class LoopPeer(Peer, ABC):
     """A peer whose API is coroutines. Enqueuer and worker share one loop, as in a service of that kind.
 
     A measurement is one coroutine as a whole, so that no task pays for a hand-over between threads.
@@ -31,21 +32,21 @@ class LoopPeer(Peer):
         """Run a coroutine on the loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    @abstractmethod
     async def open(self) -> None:
         """Make the tables, and connect."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def put(self, number: int) -> None:
         """Enqueue one task."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def put_many(self, numbers: Sequence[int]) -> None:
         """Enqueue a thousand tasks at once, or fewer."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def work(self) -> None:
         """Run what is due until cancelled."""
-        raise NotImplementedError
 
     def enqueue_each(self, numbers: Iterable[int], groups: int) -> None:
         """Await one after the other. Groups mean nothing to it."""
