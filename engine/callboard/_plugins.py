@@ -79,7 +79,7 @@ class PluginHost:
         """
         loaded: dict[str, Any] = {}
         blocked = self._blocked()
-        for known_as, source in self._sources():
+        for known_as, source in self._sources(blocked):
             name = known_as
             if known_as in self.health:
                 name = f"{known_as} ({len(self.health) + 1})"
@@ -145,19 +145,19 @@ class PluginHost:
             self._report(hook.plugin, hook.hook, PluginError(complaint))
         return not _hook_checks.is_undone(returned), None
 
-    def _sources(self) -> Iterable[tuple[str, Any]]:
+    def _sources(self, blocked: Collection[str]) -> Iterable[tuple[str, Any]]:
         # Not above: it would be a third of the time that importing callboard takes.
         from importlib.metadata import entry_points
 
         installed = {point.name: point for point in entry_points(group=hookspec.PROJECT)}
-        self._warn_of_unknown(installed)
+        self._warn_of_unknown(blocked, installed)
         if self._selection is None:
             yield from sorted(installed.items())
             return
         for wanted in self._selection:
             if not isinstance(wanted, str):
                 yield _name_of(wanted), wanted
-            elif wanted in installed or wanted in self._blocked():
+            elif wanted in installed or wanted in blocked:
                 yield wanted, installed.get(wanted)
             else:
                 known = ", ".join(sorted(installed)) or "none"
@@ -167,10 +167,10 @@ class PluginHost:
         named = os.environ.get(BLOCK_VARIABLE, "").split(",")
         return {*self._block, *filter(None, (name.strip() for name in named))}
 
-    def _warn_of_unknown(self, installed: Collection[str]) -> None:
+    def _warn_of_unknown(self, blocked: Collection[str], installed: Collection[str]) -> None:
         """Warn of what blocks nothing: one list may be meant for several hosts, so it is no error."""
         known = {*installed, *(_name_of(each) for each in self._selection or () if not isinstance(each, str))}
-        for name in sorted(self._blocked() - known):
+        for name in sorted(set(blocked) - known):
             logger.warning(
                 "no plugin {!r} is installed, so that blocking it has no effect (installed: {})",
                 name,

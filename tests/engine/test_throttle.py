@@ -286,7 +286,7 @@ class Anything(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from([LIMITED, FREE]), group=st.sampled_from([None, b"a", b"b", b"c", b"d"]))
     def claim(self, kind: TaskKind[Any], group: bytes | None) -> None:
-        paused = self.bench.throttle.is_paused(kind.name)
+        paused = kind.name in self.bench.throttle.paused_kinds()
         run = self.bench.claim(group, kind)
         if run is None:
             lines = {each.task.group_id or each.task.id for each in self.runs if each.kind is kind}
@@ -302,12 +302,12 @@ class Anything(RuleBasedStateMachine):
     def end(self, data: st.DataObject, result: Any) -> None:
         run = self.runs.pop(data.draw(st.integers(0, len(self.runs) - 1)))
         name = run.task.kind
-        was_paused = self.bench.throttle.is_paused(name)
+        was_paused = name in self.bench.throttle.paused_kinds()
         change = self.bench.end(run, result)
         if result in SUCCESSES:
             self.failed[name].clear()
             assert change == ("resumed" if was_paused else None)
-            assert not self.bench.throttle.is_paused(name)
+            assert name not in self.bench.throttle.paused_kinds()
         elif result == FAILED and not was_paused:
             self.failed[name].add(run.task.group_id or run.task.identity)
             enough = len(self.failed[name]) >= (KINDS[name].pause_after or 0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loguru import logger
 
 from callboard import _codec, _lifecycle
+from callboard._actors.throttle import line_of
 from callboard._actors.workload import CLAIM_AHEAD, Workload
 from callboard._admission import Undecodable, admit, malformed
 from callboard._lifecycle import Bury
@@ -197,7 +198,7 @@ class Claim:
             if (burial := _lifecycle.overdue(task, self._now_ns, recurring=recurring)) is not None:
                 self._bury(task, burial)
                 may_find_more = True
-            elif not throttle.admits(kind, task.id if group_id is None else group_id, now_ns):
+            elif not throttle.admits(kind, line_of(task), now_ns):
                 continue
             elif group_id is None:
                 if workload.loose_room() > 0:

@@ -22,6 +22,7 @@ from callboard._kinds import TaskKind
 from callboard._outcome import Failure
 from callboard._retry import DEFAULT_POLICY, backoff_ns
 from callboard._run import Run
+from callboard._task import Task
 
 FIRST_PAUSE_NS = 5 * 10**9
 LONGEST_PAUSE_NS = DEFAULT_POLICY.cap_ns
@@ -100,10 +101,6 @@ class Throttle:
         """Return whether not every due task of the kind may be claimed."""
         return kind in self._limits or kind in self._paused
 
-    def is_paused(self, kind: str) -> bool:
-        """Return whether the kind has failed for everybody, and nobody has succeeded since."""
-        return kind in self._paused
-
     def busy_groups(self, kind: str) -> list[bytes]:
         """Return the groups that have tasks of a limited kind claimed."""
         return [line for line in self._lines.get(kind, ()) if isinstance(line, bytes)]
@@ -119,13 +116,13 @@ class Throttle:
         """Count a claimed run."""
         lines = self._lines.get(run.task.kind)
         if lines is not None:
-            lines[_line_of(run)] += 1
+            lines[line_of(run.task)] += 1
 
     def remove(self, run: Run) -> None:
         """Count a run as written back, or as not claimed after all."""
         lines = self._lines.get(run.task.kind)
         if lines is not None:
-            line = _line_of(run)
+            line = line_of(run.task)
             lines[line] -= 1
             if lines[line] <= 0:
                 del lines[line]
@@ -206,5 +203,6 @@ class Throttle:
         ]
 
 
-def _line_of(run: Run) -> Line:
-    return run.task.id if run.task.group_id is None else run.task.group_id
+def line_of(task: Task) -> Line:
+    """Return the line of tasks that a task is in."""
+    return task.id if task.group_id is None else task.group_id
