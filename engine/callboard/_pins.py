@@ -73,8 +73,19 @@ def _as_json(message: Message) -> Any:
     return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
 
-def complaint(pin: Pin, kinds: Kinds) -> str | None:
-    """Return why a pin does not hold any more; `None` if it does."""
+def judged(pins: Iterable[Pin], kinds: Kinds) -> tuple[list[Pin], list[str]]:
+    """Return the pins that hold, and of each other one why it does not hold any more."""
+    holding, complaints = [], []
+    for pin in pins:
+        why = _complaint(pin, kinds)
+        if why is None:
+            holding.append(pin)
+        else:
+            complaints.append(why)
+    return holding, complaints
+
+
+def _complaint(pin: Pin, kinds: Kinds) -> str | None:
     from google.protobuf import json_format
 
     kind = kinds.get(pin.kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from abc import ABC, abstractmethod
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -23,12 +24,12 @@ INTERRUPTED = "stopped by Ctrl-C; what had been changed stays so, and nothing is
 """What a command says that Ctrl-C has ended."""
 
 
-class LazyCommand(click.Command):
+class LazyCommand(click.Command, ABC):
     """A command before its code is imported."""
 
+    @abstractmethod
     def load(self) -> click.Command:
         """Import the command."""
-        raise NotImplementedError
 
 
 class OwnCommand(LazyCommand):

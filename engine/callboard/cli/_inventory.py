@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import entry_points
 from typing import Any
 
 import click
 
-from callboard._engine import Engine
+from callboard._databaseless import databaseless
 from callboard._task import TaskState
-from callboard.cli._database import as_url, open_for_reading, url_of
+from callboard.cli._database import as_url, open_for_reading
 from callboard.cli._group import ContributedCommand, contributed, package_of
 from callboard.cli._output import json_option, print_json, print_table, printable, qualified
 from callboard.errors import PluginError
 from callboard.hookspec import PROJECT
-
-NO_DATABASE = url_of(os.devnull)
-"""For an engine that only asks plugins for their kinds: a database that can be neither made nor opened."""
-
-
-def loaded_engine() -> Engine:
-    """Return an engine without a database, which knows what the installed plugins bring."""
-    engine = Engine(NO_DATABASE, execute=False)
-    engine.load_plugins()
-    return engine
 
 
 @click.command
@@ -38,7 +27,7 @@ def kinds(database: str | None, as_json: bool) -> None:
     Example: callboard kinds service.db
     """
     counts = None if database is None else open_for_reading(database).count_tasks()
-    engine = loaded_engine()
+    engine = databaseless()
     listed: dict[str, dict[str, Any]] = {
         kind.name: {
             "kind": kind.name,
@@ -102,7 +91,7 @@ def plugins(as_json: bool) -> None:
             "kinds": health.kinds,
             "problems": health.problems,
         }
-        for health in loaded_engine()._core.plugins.health.values()
+        for health in databaseless()._core.plugins.health.values()
     ]
     group = click.get_current_context().find_root().command
     own = group.commands if isinstance(group, click.Group) else {}

@@ -7,8 +7,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from callboard._codec import decode
+from callboard._databaseless import databaseless
 from callboard._task import DeadTask, Task
-from callboard.cli._inventory import loaded_engine
 from callboard.cli._output import printable
 
 
@@ -43,7 +43,7 @@ def printable_lines(text: str) -> str:
 
 
 def _message(row: Task | DeadTask) -> Message | None:
-    kind = loaded_engine()._core.registry.get(row.kind)
+    kind = databaseless()._core.registry.get(row.kind)
     if kind is None:
         return None
     try:

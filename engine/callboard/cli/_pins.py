@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from callboard import _pins
-from callboard._engine import Engine
+from callboard._databaseless import databaseless
 from callboard._kinds import TaskKind
-from callboard.cli._inventory import NO_DATABASE
 from callboard.cli._output import json_option, print_json
 from callboard.errors import PluginError
 
@@ -38,12 +37,11 @@ def write_pins(name: str, file: Path | None, replace: bool, as_json: bool) -> No
     file = _pins.default_file(name) if file is None else file
     kinds = _kinds_of(name)
     before = _pins.read(file) if file.exists() else []
-    complaints = [why for pin in before if (why := _pins.complaint(pin, kinds)) is not None]
+    kept, complaints = _pins.judged(before, kinds)
     if complaints and not replace:
         raise click.ClickException(
             f"{'; '.join(complaints)}; undo that, or say --replace if no database has such rows"
         )
-    kept = [pin for pin in before if _pins.complaint(pin, kinds) is None]
     added = _pins.unpinned(kept, kinds)
     _pins.write(file, name, kept + added)
     if as_json:
@@ -66,7 +64,7 @@ def check_pins(name: str, file: Path | None, as_json: bool) -> None:
     file = _pins.default_file(name) if file is None else file
     kinds = _kinds_of(name)
     before = _pins.read(file)
-    complaints = [why for pin in before if (why := _pins.complaint(pin, kinds)) is not None]
+    _, complaints = _pins.judged(before, kinds)
     missing = [str(pin) for pin in _pins.unpinned(before, kinds)]
     if as_json:
         print_json({"file": str(file), "pins": len(before), "broken": complaints, "missing": missing})
@@ -88,8 +86,7 @@ def _kinds_of(name: str) -> dict[str, TaskKind[Any]]:
     Raises:
         PluginError: it is not installed, does not work, or brings none.
     """
-    engine = Engine(NO_DATABASE, execute=False, plugins=[name])
-    engine.load_plugins()
+    engine = databaseless([name])
     [health] = engine.health().plugins
     for where, problem in health.problems.items():
         raise PluginError(f"plugin {name!r}: {where} failed: {problem}; repair it first")

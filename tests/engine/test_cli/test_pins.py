@@ -11,7 +11,7 @@ import pytest
 from tests.engine.acting import Plugin, receipts, threads
 from tests.engine.test_cli.invoking import callboard, printed
 
-from callboard import Engine
+from callboard._databaseless import databaseless
 
 RECEIPT, THREAD = "acme.receipts.SendReceipt", "acme.receipts.ReceiptThread"
 HANDLER = receipts(lambda message, ctx: None)
@@ -27,9 +27,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Installed:
 
     def make(*kinds: Any, **hooks: Any) -> None:
         plugin = Plugin(*kinds, **hooks)
-        monkeypatch.setattr(
-            "callboard.cli._pins.Engine", lambda url, **options: Engine(url, execute=False, plugins=[plugin])
-        )
+        monkeypatch.setattr("callboard.cli._pins.databaseless", lambda names: databaseless([plugin]))
 
     make(HANDLER)
     return make

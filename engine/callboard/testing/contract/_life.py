@@ -5,7 +5,6 @@ Each function is given the plugin's surroundings and a folder, and returns what 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,9 +30,6 @@ _TO_TRY_AGAIN = (
     "SELECT min(next_attempt_at_ns) FROM callboard_task WHERE state = 'pending' AND (last_error IS NOT NULL"
     " OR alone > 0 OR crashes > 0 OR (last_attempted_at_ns IS NULL AND identity = ?))"
 )
-
-NOWHERE = f"sqlite:///{os.devnull}"
-"""For an engine that only says what a plugin brings."""
 
 
 class Part(NamedTuple):

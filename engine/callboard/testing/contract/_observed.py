@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -19,25 +19,25 @@ from callboard.testing._clock import FakeClock
 _SPECIAL = ("__call__", "__getitem__", "__setitem__", "__delitem__", "__len__", "__iter__", "__contains__")
 
 
-class Observer:
+class Observer(ABC):
     """Told of what a handler uses."""
 
     @property
+    @abstractmethod
     def is_watching(self) -> bool:
         """Whether the handler that is checked is running."""
-        raise NotImplementedError
 
+    @abstractmethod
     def calls_service(self, name: str) -> None:
         """Take note of a call that is about to be made; may raise in its place."""
-        raise NotImplementedError
 
+    @abstractmethod
     def called_service(self, name: str) -> None:
         """Take note of a call that has been made; may raise in place of its answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reads_clock(self) -> None:
         """Take note that the clock is read; may set it first."""
-        raise NotImplementedError
 
 
 class ObservedClock(FakeClock):
@@ -50,12 +50,6 @@ class ObservedClock(FakeClock):
         if self.observer is not None and self.observer.is_watching:
             self.observer.reads_clock()
         return super().now_ns()
-
-    def advance_to(self, at_ns: int) -> None:
-        """Let time pass until `at_ns`, if that is not over."""
-        missing_ns = at_ns - self.now_ns()
-        if missing_ns > 0:
-            self.advance(timedelta(microseconds=missing_ns // 1_000 + 1))
 
 
 class ObservedStore(SqliteStore):

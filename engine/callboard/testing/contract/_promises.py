@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from callboard import _pins
 from callboard._codec import decode, encode
-from callboard._engine import Engine
+from callboard._databaseless import databaseless
 from callboard._specimens import is_message, is_repeated, specimens
 from callboard.errors import CallboardError
 from callboard.testing.contract import _fault, _life
@@ -51,7 +51,7 @@ class PluginTests:
             pins = _pins.read(trials.pins)
         except CallboardError as error:
             trials.broken(str(error))
-        complaints = [why for pin in pins if (why := _pins.complaint(pin, trials.kinds)) is not None]
+        _, complaints = _pins.judged(pins, trials.kinds)
         if complaints:
             trials.broken("\n".join(complaints))
         missing = _pins.unpinned(pins, trials.kinds)
@@ -107,8 +107,7 @@ class EncodingTests:
             message = message_type.FromString(payload)
             if decode(encode(message), kind, message_type) != message:
                 trials.broken(f"a message does not come back from its row as it was: {message!r}")
-        engine = Engine(_life.NOWHERE, execute=False, plugins=[trials.given.plugin])
-        engine.load_plugins()
+        engine = databaseless([trials.given.plugin])
         own = [message_type.FromString(payload) for payload in payloads]
         here = [_life.as_row(engine, message) for message in (*own, *trials.given.samples())]
         there = trials.answer(_life.encoded, [(kind, payload) for payload in payloads])
