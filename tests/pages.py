@@ -14,7 +14,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 
 _FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"# (\S+\.\w+)(, at the end)?\n")
+_FILE = re.compile(r"(?:#|--) (\S+\.\w+)(, at the end)?\n")
 
 
 class Snippet(NamedTuple):

@@ -10,18 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import pages
 from tests.engine.test_cli.conftest import SCRIPT, install, site
 
 from callboard.testing.contract import PluginContract
 
 __all__ = ["install", "site"]
 
-ROOT = Path(__file__).parent.parent
-HOW_TO = (ROOT / "docs/how-to/check-a-plugin.md").read_text(encoding="utf-8")
-REFERENCE = (ROOT / "docs/reference/plugin-contract.md").read_text(encoding="utf-8")
-SNIPPETS = dict(re.findall(r"^```python\n# (\S+)\n(.+?)^```$", HOW_TO, re.MULTILINE | re.DOTALL))
-COMMANDS = re.findall(r"^```sh\n(.+?)\n```$", HOW_TO, re.MULTILINE)
-[REPORT] = re.findall(r"^```text\n(.+?)^```$", HOW_TO, re.MULTILINE | re.DOTALL)
+PAGE = "docs/how-to/check-a-plugin.md"
+HOW_TO = pages.read(PAGE)
+REFERENCE = pages.read("docs/reference/plugin-contract.md")
+SNIPPETS = pages.files(PAGE)
+COMMANDS = [shown.source.rstrip() for shown in pages.snippets(PAGE, "sh")]
+[REPORT] = [shown.source for shown in pages.snippets(PAGE, "text")]
 [WAIVED] = re.findall(r"^    (waived = .+)$", HOW_TO, re.MULTILINE)
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -10,6 +10,7 @@ from subprocess import Popen
 
 import pytest
 from tests.engine.acting import eventually
+from tests.installed import describe
 from tests.shown import BLOCKING_MAILER, Page, Processes, post, processes, said
 
 __all__ = ["processes"]
@@ -46,10 +47,7 @@ def install(folder: Path, module: str) -> None:
     shown = tomllib.loads(PAGE.files["pyproject.toml"])["project"]
     [(name, target)] = shown["entry-points"]["callboard"].items()
     assert (target, shown["version"]) == ("receipts_alone", "1.0")
-    metadata = folder / f"{shown['name']}-1.0.dist-info"
-    metadata.mkdir(exist_ok=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {shown['name']}\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[callboard]\n{name} = {module}\n")
+    describe(folder, shown["name"], callboard=f"{name} = {module}")
 
 
 def test_a_killed_worker_loses_nothing_and_all_stop_as_it_is_shown(processes: Processes, tmp_path: Path) -> None:

@@ -1,18 +1,17 @@
 """What the how-to shows is run here, on both databases."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import pages
 from tests.engine.either_store import callboard_database
 from tests.engine.rows import sql
 
 __all__ = ["callboard_database"]
 
-PAGE = (Path(__file__).parent.parent / "docs/how-to/migrate-a-plugins-tables.md").read_text(encoding="utf-8")
-SHOWN = dict(re.findall(r"^```(?:python|sql)\n(?:#|--) (\S+)\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+SHOWN = pages.files("docs/how-to/migrate-a-plugins-tables.md")
 URL = "sqlite:///service.db"
 
 

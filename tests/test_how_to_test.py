@@ -4,21 +4,15 @@ import inspect
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests import pages
 
 from callboard import testing
 from callboard.testing import pytest_plugin
 
-ROOT = Path(__file__).parent.parent
 PAGES = {"plugin": "docs/how-to/test-a-plugin.md", "host": "docs/how-to/test-a-host.md"}
-REFERENCE = (ROOT / "docs" / "reference" / "testing.md").read_text(encoding="utf-8")
-
-
-def shown_in(page: str) -> dict[str, str]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return dict(re.findall(r"^```python\n# (\S+)\n(.+?)^```$", text, re.MULTILINE | re.DOTALL))
+REFERENCE = pages.read("docs/reference/testing.md")
 
 
 FAILING = """
@@ -42,7 +36,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("shown")
     for name, page in PAGES.items():
         (folder / name).mkdir()
-        for file, source in {**shown_in("README.md"), **shown_in(page)}.items():
+        for file, source in pages.files("README.md", page).items():
             (folder / name / file).write_text(source, encoding="utf-8")
     (folder / "plugin" / "test_failing.py").write_text(FAILING, encoding="utf-8")
     command = [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "-rA", *PAGES]
@@ -52,15 +46,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_each_test_passes_as_it_is_shown(report: str) -> None:
     for name, page in PAGES.items():
-        for file, source in shown_in(page).items():
+        for file, source in pages.files(page).items():
             for test in re.findall(r"^def (test_\w+)", source, re.MULTILINE):
                 assert f"PASSED {name}/{file}::{test}" in report
     assert re.findall(r"=+ (.+) in ", report)[-1] == "1 failed, 12 passed"
 
 
 def test_a_failure_looks_as_it_is_shown(report: str) -> None:
-    page = (ROOT / PAGES["plugin"]).read_text(encoding="utf-8")
-    [shown] = re.findall(r"^```text\n(.+?)\n```$", page, re.MULTILINE | re.DOTALL)
+    [shown] = [block.source.rstrip() for block in pages.snippets(PAGES["plugin"], "text")]
 
     reported = "\n".join(line.removeprefix("E").strip() for line in report.splitlines())
     assert "\n".join(line.strip() for line in shown.splitlines()) in reported.replace("AssertionError: ", "")

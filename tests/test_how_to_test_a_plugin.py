@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests import pages
+from tests.installed import describe
 
-PAGE = pages.read("docs/how-to/test-a-plugin-on-every-version.md")
-FILES = dict(re.findall(r"^```(?:python|ini)\n# (\S+)\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-[PYPROJECT] = re.findall(r"^```toml\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PAGE = "docs/how-to/test-a-plugin-on-every-version.md"
+FILES = pages.files(PAGE)
+[PYPROJECT] = pages.snippets(PAGE, "toml")
 
 PLUGIN = """
 from google.protobuf.wrappers_pb2 import StringValue
@@ -26,8 +26,6 @@ def callboard_task_kinds():
     return [TaskKind(StringValue, lambda message, ctx: SENT.append(message.value))]
 """
 
-METADATA = "Metadata-Version: 2.1\nName: acme-receipts\nVersion: 1.0\n"
-
 
 @pytest.fixture
 def plugin(tmp_path: Path) -> Path:
@@ -36,12 +34,9 @@ def plugin(tmp_path: Path) -> Path:
     for name, source in FILES.items():
         folder = tmp_path if name == "tox.ini" else tmp_path / "tests"
         (folder / name).write_text(source, encoding="utf-8")
-    (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT.source, encoding="utf-8")
     (tmp_path / "acme_receipts.py").write_text(PLUGIN, encoding="utf-8")
-    (tmp_path / "acme_receipts-1.0.dist-info").mkdir()
-    (tmp_path / "acme_receipts-1.0.dist-info" / "METADATA").write_text(METADATA, encoding="utf-8")
-    entry_point = "[callboard]\nacme_receipts = acme_receipts\n"
-    (tmp_path / "acme_receipts-1.0.dist-info" / "entry_points.txt").write_text(entry_point, encoding="utf-8")
+    describe(tmp_path, "acme-receipts", callboard="acme_receipts = acme_receipts")
     return tmp_path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import signal
 from collections.abc import Callable
@@ -26,9 +25,10 @@ from callboard.stores import LOOK
 
 __all__ = ["install", "site"]
 
-PAGE = pages.read("docs/reference/isolation.md")
-PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-[COMMAND] = re.findall(r"^```sh\n(.*?)\n```", PAGE, re.MULTILINE | re.DOTALL)
+NAME = "docs/reference/isolation.md"
+PAGE = pages.read(NAME)
+PYTHON = [shown.source for shown in pages.snippets(NAME, "python")]
+[COMMAND] = [shown.source for shown in pages.snippets(NAME, "sh")]
 
 
 def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

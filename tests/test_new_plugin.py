@@ -1,7 +1,6 @@
 """What `callboard new-plugin` writes passes its own tests, linter and type checker, and its README is true."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -10,10 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests import pages
 from tests.engine.either_store import callboard_database
 from tests.engine.rows import is_postgres, sql
 from tests.engine.test_cli.invoking import callboard
 from tests.engine.test_cli.test_new_plugin import LONGEST
+from tests.installed import describe
 
 __all__ = ["callboard_database"]
 
@@ -45,14 +46,9 @@ def found(plugin: Path, tmp_path: Path) -> str:
     """Return a PYTHONPATH on which the plugin is as if it were installed, which takes downloads."""
     described = ConfigParser()
     described.read(plugin / "setup.cfg", encoding="utf-8")
-    metadata = tmp_path / "site" / f"{NAME}-0.1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {described['metadata']['name']}\nVersion: 0\n"
-    )
-    entry_points = described["options.entry_points"]["callboard"]
-    (metadata / "entry_points.txt").write_text(f"[callboard]{entry_points}\n")
-    return f"{plugin}{os.pathsep}{metadata.parent}"
+    site = tmp_path / "site"
+    describe(site, described["metadata"]["name"], callboard=described["options.entry_points"]["callboard"].strip())
+    return f"{plugin}{os.pathsep}{site}"
 
 
 def test_its_own_tests_pass(plugin: Path, found: str, callboard_database: str) -> None:
@@ -65,9 +61,9 @@ def test_its_own_tests_pass(plugin: Path, found: str, callboard_database: str) -
 
 
 def test_its_readmes_service_runs(plugin: Path, found: str) -> None:
-    [source] = re.findall(r"^```python\n(.+?)^```$", (plugin / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    [service] = pages.snippets(str(plugin / "README.md"), "python")
 
-    done = python(plugin, "-W", "error", "-c", source, PYTHONPATH=found)
+    done = python(plugin, "-W", "error", "-c", service.source, PYTHONPATH=found)
 
     assert (done.returncode, done.stderr) == (0, "")
     notes = sql(f"sqlite:///{plugin / 'service.db'}", f"SELECT text, deliveries FROM {NAME}_note")
@@ -104,10 +100,8 @@ def test_it_is_clean_however_long_its_name(tmp_path: Path, name: str) -> None:
 def test_it_does_all_its_set_up(plugin: Path, tmp_path: Path) -> None:
     engine = tmp_path / "callboard"
     shutil.copytree(ROOT, engine, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"))
-    block, _ = re.findall(
-        r"^```console\n(.+?)\n```$", (plugin / "README.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-    commands = (f"{sys.executable} -m venv .venv && .venv/bin/pip install {engine}", block.splitlines()[0])
+    set_up, _ = pages.snippets(str(plugin / "README.md"), "console")
+    commands = (f"{sys.executable} -m venv .venv && .venv/bin/pip install {engine}", set_up.source.splitlines()[0])
 
     for command in commands:  # the first because the plugin needs this engine, not a published one
         done = subprocess.run(["sh", "-c", command], cwd=plugin, capture_output=True, text=True, timeout=400)

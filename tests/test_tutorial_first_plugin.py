@@ -19,6 +19,7 @@ import pytest
 from tests import pages
 from tests.engine.acting import eventually
 from tests.engine.rows import sql
+from tests.installed import describe
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 
@@ -33,13 +34,9 @@ def install(folder: Path, site: Path) -> None:
     """Do what `pip install -e .` does, as far as engines can see it."""
     given = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     project = given["project"]
-    information = site / f"{project['name']}-{project['version']}.dist-info"
-    information.mkdir(parents=True)
-    (information / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
     points = project["entry-points"]["callboard"].items()
-    (information / "entry_points.txt").write_text("[callboard]\n" + "".join(f"{a} = {b}\n" for a, b in points))
+    lines = "\n".join(f"{name} = {target}" for name, target in points)
+    describe(site, project["name"], project["version"], callboard=lines)
     for module in given["tool"]["setuptools"]["py-modules"]:
         assert (folder / f"{module}.py").exists()
     (site / "letters.pth").write_text(f"{folder}\n")

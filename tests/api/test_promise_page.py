@@ -5,14 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.api.changes import ROOT
-
-PAGE = (ROOT / "docs" / "reference" / "api-promise.md").read_text(encoding="utf-8")
+from tests import pages
 
 
 def test_a_deprecated_function_warns_its_caller_and_does_what_it_did(tmp_path: Path) -> None:
-    [(name, source)] = re.findall(r"^```python\n# (\S+)\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    (tmp_path / name).write_text(source, encoding="utf-8")
+    [pattern] = pages.snippets("docs/reference/api-promise.md", "python")
+    pages.write(pattern, tmp_path)
     (tmp_path / "caller.py").write_text("import deprecated\nprint(deprecated.send_at('hello', 7))\n", "utf-8")
 
     done = subprocess.run(

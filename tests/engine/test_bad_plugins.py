@@ -23,6 +23,7 @@ from tests.engine.acting import (
 )
 from tests.engine.messages import LinkedReceipt, ReceiptArchive, SendReceipt, TaggedReceipt
 from tests.engine.rows import payload
+from tests.installed import describe
 
 from callboard import (
     Defer,
@@ -154,10 +155,7 @@ def test_a_hook_that_raises_half_way_through_its_kinds_loses_only_the_others(
 
 def install(folder: Path, name: str, target: str, **modules: str) -> None:
     """Put a distribution with one plugin, and its modules, where Python finds them."""
-    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[callboard]\n{name} = {target}\n")
+    describe(folder, name, callboard=f"{name} = {target}")
     for module, source in modules.items():
         (folder / f"{module}.py").write_text(source)
 

@@ -22,6 +22,7 @@ from tests.engine.acting import (
     threads,
 )
 from tests.engine.rows import sql
+from tests.installed import describe
 
 from callboard import Discard, Engine, GroupCreated, PluginError, ServiceUnavailable, hookimpl
 from callboard._store.sqlite import SqliteStore
@@ -350,10 +351,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
     def install(name: str, code: str, target: str = "") -> None:
         monkeypatch.delitem(sys.modules, f"{name}_plugin", raising=False)
         (site / f"{name}_plugin.py").write_text(code)
-        info = site / f"{name}-1.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(f"[callboard]\n{name} = {name}_plugin{target}\n")
+        describe(site, name, callboard=f"{name} = {name}_plugin{target}")
 
     return install
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from tests.installed import describe
 
 SCRIPT = Path(sysconfig.get_path("scripts")) / "callboard"
 
@@ -75,10 +76,6 @@ def install(site: Path) -> Callable[..., None]:
 
     def make(name: str, source: str, **entry_points: str) -> None:
         (site / f"{name}.py").write_text(dedent(source))
-        metadata = site / f"{name}-1.0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        groups = [f"[{group.replace('_', '.')}]\n{line}\n" for group, line in entry_points.items()]
-        (metadata / "entry_points.txt").write_text("\n".join(groups))
+        describe(site, name, **entry_points)
 
     return make

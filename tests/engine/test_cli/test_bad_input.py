@@ -185,27 +185,25 @@ def test_of_migrations_given_at_once_one_makes_the_tables(script: Any, tmp_path:
     assert [text.partition(" ")[0] for text in said] == ["applied", "the", "the"]
 
 
-@pytest.mark.parametrize("command", ["dead list D", "dead show D 1", "groups show D 0a", "plugins", "--help"])
-def test_a_closed_pipe_ends_what_looks_without_a_word(script: Any, database: str, command: str) -> None:
+def into_a_closed_pipe(script: Any, *arguments: str) -> tuple[int, str]:
+    """Run a command whose output nobody reads; return its status and what it says on stderr."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        process = script.start(*words(command, database), stdout=writer, stderr=subprocess.PIPE)
+        process = script.start(*arguments, stdout=writer, stderr=subprocess.PIPE)
     finally:
         os.close(writer)
     _, said = process.communicate()
-    assert (process.returncode, said) == (1, "")
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("command", ["dead list D", "dead show D 1", "groups show D 0a", "plugins", "--help"])
+def test_a_closed_pipe_ends_what_looks_without_a_word(script: Any, database: str, command: str) -> None:
+    assert into_a_closed_pipe(script, *words(command, database)) == (1, "")
 
 
 @pytest.mark.parametrize("command", ["tasks cancel D 1", "dead retry D 1", "dead purge D --yes"])
 def test_a_closed_pipe_leaves_no_change_half_done(script: Any, database: str, command: str) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        process = script.start(*words(command, database), stdout=writer, stderr=subprocess.PIPE)
-    finally:
-        os.close(writer)
-    _, said = process.communicate()
-    assert (process.returncode, said) == (1, "")
+    assert into_a_closed_pipe(script, *words(command, database)) == (1, "")
     live, dead = content(database)
     assert (len(live), len(dead)) == {"tasks cancel D 1": (0, 2), "dead retry D 1": (2, 0)}.get(command, (1, 0))
