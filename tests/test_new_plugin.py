@@ -75,7 +75,7 @@ def test_its_readmes_service_runs(plugin: Path, found: str) -> None:
 def test_it_keeps_the_contract_once_its_messages_are_pinned(plugin: Path, found: str) -> None:
     for arguments in (
         ("-c", "from callboard.cli import main; main()", "pins", "write", NAME),
-        ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--callboard-contract={NAME}"),
+        ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--callboard-contract={NAME}", "tests/contract.py"),
     ):
         done = python(plugin, *arguments, PYTHONPATH=found)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -100,10 +100,21 @@ def test_it_is_clean_however_long_its_name(tmp_path: Path, name: str) -> None:
 def test_it_does_all_its_set_up(plugin: Path, tmp_path: Path) -> None:
     engine = tmp_path / "callboard"
     shutil.copytree(ROOT, engine, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"))
-    set_up, _ = pages.snippets(str(plugin / "README.md"), "console")
-    commands = (f"{sys.executable} -m venv .venv && .venv/bin/pip install {engine}", set_up.source.splitlines()[0])
+    set_up, pin = pages.snippets(str(plugin / "README.md"), "console")
+    tox = ConfigParser(interpolation=None)
+    tox.read(plugin / "tox.ini", encoding="utf-8")
+    contract = tox["testenv:contract"]["commands"].removesuffix(" {posargs}")
+    commands = (
+        f"{sys.executable} -m venv .venv && .venv/bin/pip install {engine}",  # not a published one
+        set_up.source.splitlines()[0],
+        pin.source.splitlines()[0],
+        f".venv/bin/{contract}",
+    )
 
-    for command in commands:  # the first because the plugin needs this engine, not a published one
+    said = []
+    for command in commands:
         done = subprocess.run(["sh", "-c", command], cwd=plugin, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
+        said.append(done.stdout)
+    assert "5 passed" in said[1]
+    assert " passed" in said[3]

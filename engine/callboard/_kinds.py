@@ -199,7 +199,7 @@ class KindRegistry:
             unblock = f", or unblock it (blocked here: {', '.join(self.blocked)})" if self.blocked else ""
             return f"install the plugin that brings the kind{unblock}"
         if (plugin := self._kinds[name][1]) in self._disabled:
-            return f"mend plugin {plugin}, of which `callboard plugins` or Engine.health() says what is wrong"
+            return f"mend plugin {plugin}, of which `callboard migrate` or Engine.health() says what is wrong"
         names = ", ".join(missing.__name__ for missing in self.missing_services(known))
         return f"give Engine(..., services=...) what the kind requires: {names}"
 

@@ -138,7 +138,8 @@ def read(file: Path) -> list[Pin]:
         raise PluginError(f"the pins cannot be read: {error}; `callboard pins write NAME` writes them") from error
     except (ValueError, KeyError, TypeError) as error:
         raise PluginError(
-            f"{file} holds no pins ({error!r}); take it back from version control, or write it anew"
+            f"{file} holds no pins ({error!r}); take it back from version control, or delete it and run"
+            " `callboard pins write`"
         ) from error
 
 

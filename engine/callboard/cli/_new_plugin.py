@@ -28,7 +28,9 @@ _TEMPLATE = "new_plugin_template"
 _SUFFIX = ".txt"  # of each file there, so that no tool takes it for what it will be
 _PACKAGE = "package"
 _RENAMED = {"gitignore": ".gitignore"}
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")  # with what comes after it, a table's name has 63 bytes on PostgreSQL
+# With what comes after it, a table's name has 63 bytes on PostgreSQL; a distribution's must not end in a hyphen.
+_NAME = re.compile(r"[a-z](?:[a-z0-9_]{0,38}[a-z0-9])?")
+_TAKEN = ("build", "conftest", "deliveries", "dist", "engine", "pins", "tests")  # by names of the template's
 
 
 @click.command("new-plugin")
@@ -69,12 +71,15 @@ def _check_name(name: str) -> None:
         ConfigurationError: it cannot.
     """
     if not _NAME.fullmatch(name):
-        remedy = "give lower-case letters, digits and _, a letter first, 40 at most"
+        remedy = "give lower-case letters, digits and _, a letter first and no _ last, 40 at most"
         raise ConfigurationError(f"{name!r} cannot be the name of a plugin's package; {remedy}")
     if keyword.iskeyword(name) or name in sys.stdlib_module_names:
         raise ConfigurationError(f"{name!r} is a name of Python's own; give the plugin another")
-    if name.startswith(PROJECT) or name == "tests":
-        raise ConfigurationError(f"{name!r} is taken: callboard… by the engine, tests by the tests; give another")
+    if name.startswith((PROJECT, "sqlite")) or name in _TAKEN:
+        raise ConfigurationError(
+            f"{name!r} is taken: callboard… by the engine, sqlite… by SQLite, {', '.join(_TAKEN)} by the plugin's"
+            " own folder; give another"
+        )
     if find_spec(name) is not None or metadata.entry_points(group=PROJECT, name=name):
         raise ConfigurationError(f"{name!r} is installed already; give the plugin another name")
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from callboard import _pins
-from callboard._databaseless import databaseless
+from callboard._databaseless import brought_by
 from callboard._kinds import TaskKind
 from callboard.cli._output import json_option, print_json
 from callboard.errors import PluginError
@@ -86,10 +86,9 @@ def _kinds_of(name: str) -> dict[str, TaskKind[Any]]:
     Raises:
         PluginError: it is not installed, does not work, or brings none.
     """
-    engine = databaseless([name])
-    [health] = engine.health().plugins
+    kinds, health = brought_by(name)
     for where, problem in health.problems.items():
         raise PluginError(f"plugin {name!r}: {where} failed: {problem}; repair it first")
     if not health.kinds:
         raise PluginError(f"plugin {name!r} brings no kind of task, so there is nothing to pin")
-    return {kind.name: kind for kind, _ in engine._core.registry}
+    return kinds

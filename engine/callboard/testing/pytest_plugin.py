@@ -40,7 +40,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Collect the contract where no test file has it."""
-    if config.getoption("callboard_contract") and str(_BARE) not in config.args:
+    if not config.getoption("callboard_contract"):
+        return
+    try:
+        import callboard.testing.contract  # noqa: F401
+    except ImportError as error:  # which says what to install
+        raise pytest.UsageError(str(error)) from error
+    if str(_BARE) not in config.args:
         config.args.append(str(_BARE))
 
 

@@ -54,6 +54,7 @@ def test_it_writes_a_distribution_and_says_where(here: Path) -> None:
         "pyproject.toml",
         "setup.cfg",
         "tests/conftest.py",
+        "tests/contract.py",
         "tests/test_notes.py",
         "tox.ini",
     ]
@@ -95,6 +96,10 @@ def test_the_code_is_what_protoc_writes(here: Path, name: str) -> None:
         ("callboard", "is taken"),
         ("callboard_acme", "is taken"),
         ("tests", "is taken"),
+        ("conftest", "is taken"),
+        ("engine", "is taken"),
+        ("sqlite_notes", "is taken"),
+        ("acme_", "no _ last"),
         ("click", "'click' is installed already; give the plugin another name"),
     ],
 )

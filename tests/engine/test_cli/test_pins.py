@@ -11,7 +11,7 @@ import pytest
 from tests.engine.acting import Plugin, receipts, threads
 from tests.engine.test_cli.invoking import callboard, printed
 
-from callboard._databaseless import databaseless
+from callboard._databaseless import brought_by
 
 RECEIPT, THREAD = "acme.receipts.SendReceipt", "acme.receipts.ReceiptThread"
 HANDLER = receipts(lambda message, ctx: None)
@@ -27,7 +27,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Installed:
 
     def make(*kinds: Any, **hooks: Any) -> None:
         plugin = Plugin(*kinds, **hooks)
-        monkeypatch.setattr("callboard.cli._pins.databaseless", lambda names: databaseless([plugin]))
+        monkeypatch.setattr("callboard.cli._pins.brought_by", lambda name: brought_by(plugin))
 
     make(HANDLER)
     return make
@@ -125,3 +125,8 @@ def test_a_plugin_that_does_not_work_is_named(installed: Installed) -> None:
 def test_a_plugin_that_is_not_installed_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert "no plugin 'nobodys' is installed" in fails("write", "nobodys")
+
+
+def test_a_plugin_that_is_blocked_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLBOARD_BLOCK_PLUGINS", "acme")
+    assert "plugin 'acme' is blocked by CALLBOARD_BLOCK_PLUGINS; take it out" in fails("write", "acme")

@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from callboard._codec import kind_of
-from callboard._databaseless import databaseless
+from callboard._databaseless import brought_by
 from callboard._kinds import TaskKind
 from callboard._specimens import specimens
 from callboard.testing.contract import _fault, _life
@@ -56,9 +56,8 @@ class Sample(NamedTuple):
 
 def kinds_of(given: Given) -> tuple[dict[str, TaskKind[Any]], dict[str, str]]:
     """Return the kinds that the plugin brings, and what is wrong with it."""
-    engine = databaseless([given.plugin])
-    [health] = engine.health().plugins
-    return {kind.name: kind for kind, _ in engine._core.registry}, health.problems
+    kinds, health = brought_by(given.plugin)
+    return kinds, health.problems
 
 
 class Trials:
