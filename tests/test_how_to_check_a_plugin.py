@@ -13,6 +13,7 @@ import pytest
 from tests import pages
 from tests.engine.test_cli.conftest import SCRIPT, install, site
 
+import callboard
 from callboard.testing.contract import PluginContract
 
 __all__ = ["install", "site"]
@@ -54,6 +55,33 @@ def checkout(run: Run, tmp_path: Path) -> Path:
     (folder / "test_contract.py").write_text(SNIPPETS["test_contract.py"], encoding="utf-8")
     (folder / "test_other.py").write_text("def test_other(): raise ValueError", encoding="utf-8")
     return folder
+
+
+def test_the_contract_is_found_where_callboard_lies_below_the_folder_of_the_run(run: Run, tmp_path: Path) -> None:
+    """As in a checkout that has its virtual environment in it."""
+    below = Path(callboard.__file__).parent
+
+    found = run(f"{COMMANDS[1]} --collect-only -q -c setup.cfg --rootdir {below} {below}")
+
+    assert "::test_killed[google.protobuf.StringValue]" in found.stdout, found.stdout + found.stderr
+    assert re.search(r"^1\d tests collected", found.stdout, re.MULTILINE), found.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--callboard-contract=", "--callboard-contract: give the name of the plugin's entry point"),
+        (
+            "--callboard-contract=reminders --callboard-contract-fault=foo",
+            "'foo' is no fault; take it",
+        ),
+        ("--callboard-contract=nobody", "no plugin 'nobody' is installed"),
+    ],
+)
+def test_a_wrong_option_is_refused(run: Run, options: str, said: str) -> None:
+    refused = run(f"pytest {options}")
+    assert refused.returncode in (2, 4)
+    assert said in refused.stdout + refused.stderr
 
 
 @pytest.mark.exhaustive

@@ -39,18 +39,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect the contract where no test file has it."""
-    if not config.getoption("callboard_contract"):
+    """Refuse what the options of the contract cannot mean."""
+    name = config.getoption("callboard_contract")
+    fault = config.getoption("callboard_contract_fault")
+    if name == "":
+        raise pytest.UsageError("--callboard-contract: give the name of the plugin's entry point")
+    if name is None and not fault:
         return
     try:
-        import callboard.testing.contract  # noqa: F401
+        from callboard.testing.contract._fault import parsed
     except ImportError as error:  # which says what to install
         raise pytest.UsageError(str(error)) from error
-    if str(_BARE) not in config.args:
-        config.args.append(str(_BARE))
+    try:
+        if fault:
+            parsed(fault)
+    except ValueError as error:
+        raise pytest.UsageError(f"--callboard-contract-fault: {error}") from error
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Leave the contract of the plugin that the option names: its author's, or else the bare one."""
     name = config.getoption("callboard_contract")
     if not name:
@@ -61,11 +70,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests = getattr(item, "cls", None)
         return isinstance(tests, type) and issubclass(tests, PluginContract) and tests.plugin == name
 
-    its = [item for item in items if is_its(item)]
-    authors = [item for item in its if item.path != _BARE]
-    kept = authors or its
+    kept = [item for item in items if is_its(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    # Not by its path among pytest's arguments: pytest does not look into a virtual environment in the checkout.
+    items[:] = kept or session.genitems(pytest.Module.from_parent(session, path=_BARE))
 
 
 @pytest.fixture(scope="session")
@@ -91,10 +99,7 @@ def callboard_contract(
 
     given = request.cls()
     fault = request.config.getoption("callboard_contract_fault")
-    try:
-        only = parsed(fault) if fault else None
-    except ValueError as error:
-        raise pytest.UsageError(f"--callboard-contract-fault: {error}") from error
+    only = parsed(fault) if fault else None
     name = given.plugin if isinstance(given.plugin, str) else getattr(given.plugin, "__name__", "plugin")
     pins = _pins.default_file(name, request.config.rootpath) if given.pins is None else Path(given.pins)
     return Trials(given, callboard_contract_processes, tmp_path_factory.mktemp("contract"), pins, only)
