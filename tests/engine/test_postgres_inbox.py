@@ -6,7 +6,7 @@ At every isolation level of the host's: no request is lost, no finish is held up
 from collections.abc import Iterator
 
 import pytest
-from tests.engine.acting import Blocking, Plugin, eventually, logged, receipt, receipts
+from tests.engine.acting import WAIT_S, Blocking, Plugin, eventually, logged, receipt, receipts
 from tests.engine.postgres_hosts import EACH_LIBRARY, LEVELS, Host, PsycopgHost
 from tests.postgres import postgres_url, psycopg, sql
 
@@ -281,6 +281,7 @@ def test_a_locked_row_delays_only_its_own_outcome(engine: Engine, handler: Block
 
         rival.rollback()
         eventually(lambda: not engine.tasks())
+        assert engine.wait_idle(WAIT_S)  # counted after the commit
         assert engine.health().counters["done"] == 256
 
 
