@@ -13,11 +13,15 @@ from tests.engine.acting import WAIT_S, MakeEngine, Plugin, logged, receipt, rec
 from tests.engine.messages import SendReceipt, TaggedReceipt
 from tests.engine.test_bad_plugins import install
 
-from callboard import Engine, Migration, RetryPolicy, TaskKind, hookimpl
+from callboard import Engine, Migration, RetryPolicy, TaskKind, hookimpl, read_migrations
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/plugin-errors.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (?P<misuse>.+?) \| `(?P<where>[^`]+)` \| (?P<text>.+) \|$", re.MULTILINE)
-ROWS = {row["misuse"]: (row["where"], row["text"]) for row in ROW.finditer(PAGE) if row["where"] != "where"}
+ROWS = {
+    row["misuse"]: (row["where"], re.sub(r"\\([*_])", r"\1", row["text"]))
+    for row in ROW.finditer(PAGE)
+    if row["where"] != "where"
+}
 
 
 class Misuse(NamedTuple):
@@ -64,8 +68,10 @@ def migrating(*migrations: Any) -> Callable[[], Any]:
     return lambda: returning("callboard_migrations", list(migrations))
 
 
-def migration(number: int = 1, sql: str = "CREATE TABLE acme_note (text TEXT)", database: str = "sqlite") -> Any:
-    return Migration(database, number, "the notes", sql, 1)
+def migration(
+    number: int = 1, sql: str = "CREATE TABLE acme_note (text TEXT)", database: str = "sqlite", since: int = 1
+) -> Any:
+    return Migration(database, number, "the notes", sql, since)
 
 
 async def later() -> None:
@@ -133,6 +139,7 @@ MISUSES = [
     Misuse("migrations: none for this database", migrating(migration(database="postgres"))),
     Misuse("migrations: a number is left out", migrating(migration(), migration(3))),
     Misuse("migrations: a table of the engine's", migrating(migration(sql="DROP TABLE callboard_task"))),
+    Misuse("migrations: `compatible-with` above its own number", migrating(migration(since=2))),
     Misuse("migrations: one ends the transaction", migrating(migration(sql="COMMIT"))),
     Misuse("migrations: the hook raises", lambda: hooks(callboard_migrations=failing)),
     Misuse("startup: a value", lambda: returning("callboard_startup", 5)),
@@ -161,6 +168,14 @@ ENTRY_POINTS = {
     "it names `None`": ("acme_bad:plugin", "plugin = None"),
 }
 
+FILES = {
+    "files: no folder": {},
+    "files: another name": {"1_notes.sql": "-- title: x\n-- compatible-with: 1\n"},
+    "files: no title": {"0001_notes.sql": "-- compatible-with: 1\n"},
+    "files: no `compatible-with`": {"0001_notes.sql": "-- title: x\n"},
+    "files: `compatible-with` is no number": {"0001_notes.sql": "-- title: x\n-- compatible-with: none\n"},
+}
+
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -169,7 +184,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
     yield folder
-    sys.modules.pop("acme_bad", None)
+    for name in ("acme_bad", "acme_files"):
+        sys.modules.pop(name, None)
 
 
 def told(engine: Engine, plugin: str = "acme") -> tuple[str, str]:
@@ -205,6 +221,20 @@ def test_each_bad_entry_point_is_told_as_the_reference_says(
     assert told(make_engine(plugins=["acme"])) == ROWS[misuse]
 
 
+@pytest.mark.parametrize("misuse", FILES)
+def test_files_that_say_too_little_are_told_as_the_reference_says(
+    make_engine: MakeEngine, site: Path, misuse: str
+) -> None:
+    package = site / "acme_files"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name, text in FILES[misuse].items():
+        (package / "migrations" / "sqlite").mkdir(parents=True)
+        (package / "migrations" / "sqlite" / name).write_text(text, encoding="utf-8")
+
+    assert told(make_engine(hooks(callboard_migrations=lambda: read_migrations("acme_files")))) == ROWS[misuse]
+
+
 def test_one_object_given_twice_is_told_as_the_reference_says(make_engine: MakeEngine) -> None:
     plugin = Plugin(threads(handle))
 
@@ -212,7 +242,7 @@ def test_one_object_given_twice_is_told_as_the_reference_says(make_engine: MakeE
 
 
 def test_the_reference_has_no_other_misuse() -> None:
-    assert set(ROWS) == {misuse.name for misuse in MISUSES} | set(ENTRY_POINTS) | {"the same object twice"}
+    assert set(ROWS) == {misuse.name for misuse in MISUSES} | {*ENTRY_POINTS, *FILES, "the same object twice"}
 
 
 def test_a_hook_that_returns_a_value_has_done_its_work_and_is_told_of_it_once(make_engine: MakeEngine) -> None:
