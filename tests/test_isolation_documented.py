@@ -40,13 +40,13 @@ def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert names["callboard_api"] == callboard.API_VERSION
     assert names["kind"].concurrency == 2
     names["engine"].load_plugins()
-    assert "acme-receipts" not in [plugin.name for plugin in names["engine"].health().plugins if plugin.loaded]
+    assert "acme_receipts" not in [plugin.name for plugin in names["engine"].health().plugins if plugin.loaded]
 
 
 def test_the_command_runs_an_engine_without_what_it_blocks(
     install: Callable[..., None], site: Path, tmp_path: Path
 ) -> None:
-    install("acme_receipts", PLUGIN, callboard="acme-receipts = acme_receipts")
+    install("acme_receipts", PLUGIN, callboard="acme_receipts = acme_receipts")
     variable, *command = shlex.split(COMMAND)
     name, _, blocked = variable.partition("=")
     assert command == ["callboard", "run", "service.db"]
@@ -58,8 +58,8 @@ def test_the_command_runs_an_engine_without_what_it_blocks(
         assert process.wait(timeout=60) == 0
     finally:
         script.close()
-    assert "no plugin 'acme-reports' is installed" in said
-    assert "plugin acme-receipts" not in said
+    assert "no plugin 'acme_reports' is installed" in said
+    assert "plugin acme_receipts" not in said
     assert "google.protobuf.StringValue" not in said
 
 
