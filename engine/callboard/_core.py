@@ -75,6 +75,7 @@ class Core:
         self.running: Runtime | None = None
         self.state = UNSTARTED
         self.lock = threading.RLock()
+        self._loading = False
         self._loaded = False
         self._prepared = False
         self._prepared_ns = 0
@@ -84,12 +85,22 @@ class Core:
 
         Raises:
             PluginError: a plugin asked for by name is not installed.
+            EngineStateError: a hook calls, while the plugins are loaded.
         """
         with self.lock:
             if self._loaded:
                 return
-            self.plugins.load(self.engine)
-            self.plugin_tables.collect(self.engine)
+            if self._loading:
+                raise EngineStateError(
+                    "the plugins are still being loaded: a hook that says what its plugin has may keep the engine,"
+                    " and use it from callboard_startup on"
+                )
+            self._loading = True
+            try:
+                self.plugins.load(self.engine)
+                self.plugin_tables.collect(self.engine)
+            finally:
+                self._loading = False
             self.recurring_kinds = frozenset(kind.name for kind, _ in self.registry if kind.recurring)
             self._loaded = True
 

@@ -131,15 +131,22 @@ def _check_hook(hook: str, function: Any, options: Mapping[str, Any]) -> None:
     if hook not in LISTING_HOOKS and inspect.isgeneratorfunction(function):
         raise PluginError(f"{hook} must be a plain function, not one with `yield`, which nobody runs")
     given = _ARGUMENTS[hook]
-    odd = [each.name for each in inspect.signature(function).parameters.values() if _is_missed(each, given)]
+    taken = inspect.signature(function).parameters.values()
+    odd = [str(each.replace(annotation=each.empty)) for each in taken if _is_missed(each, given)]
     if odd:
-        raise PluginError(f"{hook} may take {' and '.join(given)}, by these names, not {', '.join(odd)}")
+        raise PluginError(
+            f"{hook} may take {' and '.join(given)}, by these names, in front of any `*` and without defaults; not"
+            f" {', '.join(odd)}"
+        )
 
 
 def _is_missed(parameter: inspect.Parameter, given: list[str]) -> bool:
+    """Return whether pluggy never passes a parameter that wants something."""
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-        return False
-    return parameter.default is inspect.Parameter.empty and parameter.name not in given
+        return True
+    if parameter.default is not inspect.Parameter.empty:
+        return parameter.name in given
+    return parameter.name not in given or parameter.kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def _checked(plugin: Any) -> Any:

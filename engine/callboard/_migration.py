@@ -21,7 +21,14 @@ FOLDER = "migrations"
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-_ENDS_TRANSACTION = re.compile(r"(?:\A|;)\s*(commit|rollback)\b(?!\s+to\b)", re.IGNORECASE)
+# What may look like statements of the script's own: comments, texts, and functions as PostgreSQL quotes them.
+_QUOTED = re.compile(rf"{_COMMENT.pattern}|'(?:[^']|'')*'|\$(\w*)\$.*?\$\1\$", re.DOTALL)
+_BODY = re.compile(r"\bbegin\b.*?;\s*end\b", re.DOTALL | re.IGNORECASE)  # of a trigger, or `BEGIN ATOMIC`
+_CONTROLS_TRANSACTION = re.compile(
+    r"(?:\A|;)\s*(begin|start\s+transaction|commit|rollback(?!\s+to\b)|abort|prepare\s+transaction)\b",
+    re.IGNORECASE,
+)
+_ENDS_TRANSACTION = re.compile(r"(?:\A|;)\s*(end)\b", re.IGNORECASE)
 # Up to the name, and not into a query that may well read the engine's tables.
 _CHANGES_ENGINE = re.compile(
     r"\b(?:create|alter|drop)\b(?:\s+(?!as\b|select\b)\w+)*?\s+"
@@ -115,14 +122,15 @@ def series_of(given: Sequence[Migration], database: str) -> list[Migration]:
             raise PluginError(
                 f"{where}: compatible-with must be from 1 to {each.number}, not {each.compatible_with}"
             )
-        _check_sql(_COMMENT.sub(" ", each.sql), where)
+        _check_sql(each.sql, where)
     return series
 
 
 def _check_sql(sql: str, where: str) -> None:
-    if ended := _ENDS_TRANSACTION.search(sql):
-        raise PluginError(f"{where} has its own {ended[1].upper()}; take it out, each is run in one transaction")
-    if named := _CHANGES_ENGINE.search(sql):
+    code = _QUOTED.sub(" ", sql)
+    if control := _CONTROLS_TRANSACTION.search(code) or _ENDS_TRANSACTION.search(_BODY.sub(" ", code)):
+        raise PluginError(f"{where} has its own {control[1].upper()}; take it out, each is run in one transaction")
+    if named := _CHANGES_ENGINE.search(_COMMENT.sub(" ", sql)):
         raise PluginError(
             f"{where} makes or changes {named[1]}; names that begin with callboard_ are the engine's, so give the"
             " plugin's tables a prefix of its own"

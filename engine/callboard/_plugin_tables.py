@@ -6,14 +6,15 @@ left to nodes that can run them. Everything else goes on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from callboard import _hook_checks
 from callboard._migration import Migration, series_of
 from callboard._plugins import PluginHost
 from callboard._store.interface import PluginTables, Store
-from callboard._store.migrating import ENGINE
-from callboard.errors import DatabaseUnavailableError, NotADatabaseError, PluginError
+from callboard._store.migrating import ENGINE, lacking
+from callboard.errors import DatabaseUnavailableError, NotADatabaseError, PluginError, SchemaError
 
 if TYPE_CHECKING:
     from callboard._engine import Engine
@@ -59,10 +60,9 @@ class PluginMigrator:
         """Run what the database lacks; return what was done.
 
         Raises:
-            DatabaseUnavailableError: the database cannot be read or written just now.
-            NotADatabaseError: the file is damaged.
+            StoreError: the database cannot be read, or not written just now, or the file is damaged.
         """
-        return [done for plugin in list(self._series) for done in self._migrate(plugin, now_ns)]
+        return [done for plugin, lacks in self._lacking().items() for done in self._run(plugin, lacks, now_ns)]
 
     def leave(self) -> None:
         """Leave the plugins' tables as they are."""
@@ -70,26 +70,33 @@ class PluginMigrator:
 
     def check(self) -> None:
         """Disable each plugin whose tables a newer version of it has made unusable for this one."""
-        for plugin in list(self._series):
-            self._migrate(plugin, None)
+        self._lacking()
 
-    def _migrate(self, plugin: str, now_ns: int | None) -> list[str]:
-        """Run what a plugin lacks; only look if no time is given for the records."""
+    def _lacking(self) -> dict[str, Sequence[Migration]]:
+        """Return what the database lacks of each plugin that can use it; one statement for all of them."""
+        if self._tables is None or not self._series:
+            return {}
+        found, lacks = self._tables.recorded(), {}
+        for plugin, series in list(self._series.items()):
+            try:
+                lacks[plugin] = lacking(found, plugin, series, self._where)
+            except SchemaError as error:
+                self._refuse(plugin, _HOOK, error)
+        return lacks
+
+    def _run(self, plugin: str, lacks: Sequence[Migration], now_ns: int) -> Iterator[str]:
         assert self._tables is not None
-        done, where, series = [], _HOOK, self._series.get(plugin, [])
-        if not series:  # another thread has just found that it cannot be used
-            return []
-        try:
-            pending = self._tables.pending_of(plugin, series)
-            if now_ns is None:
-                return []
-            for migration in pending:
-                where = f"migration {migration.number:04}"
-                if self._tables.migrate_plugin(plugin, series, migration.number, now_ns):
-                    done.append(f"{plugin} {migration.number:04} {migration.title}")
-        except (DatabaseUnavailableError, NotADatabaseError):
-            raise
-        except Exception as error:
-            if self._series.pop(plugin, None) is not None:
-                self._host.refuse(plugin, where, error)
-        return done
+        for migration in lacks:
+            try:
+                ran = self._tables.migrate_plugin(plugin, migration, now_ns)
+            except (DatabaseUnavailableError, NotADatabaseError):
+                raise
+            except Exception as error:
+                self._refuse(plugin, f"migration {migration.number:04}", error)
+                return
+            if ran:
+                yield f"{plugin} {migration.number:04} {migration.title}"
+
+    def _refuse(self, plugin: str, where: str, error: Exception) -> None:
+        if self._series.pop(plugin, None) is not None:  # or another thread has just found it out
+            self._host.refuse(plugin, where, error)

@@ -23,6 +23,8 @@ from callboard._kinds import KindRegistry, TaskKind
 from callboard.errors import KindError, PluginError
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from callboard._engine import Engine
 
 BLOCK_VARIABLE = "CALLBOARD_BLOCK_PLUGINS"
@@ -83,7 +85,7 @@ class PluginHost:
             name = known_as
             if known_as in self.health:
                 name = f"{known_as} ({len(self.health) + 1})"
-                self._namesakes.add(name)
+                self._namesakes.update((known_as, name))
             health = self.health[name] = PluginHealth(name, blocked=known_as in blocked)
             if health.blocked:
                 continue
@@ -112,7 +114,7 @@ class PluginHost:
         return self._hooks[name]
 
     def is_namesake(self, plugin: str) -> bool:
-        """Return whether a plugin has a number in its name because another one here is called so, too."""
+        """Return whether another plugin here is called so, too; a number in the name tells them apart."""
         return plugin in self._namesakes
 
     def refuse(self, plugin: str, where: str, error: BaseException) -> None:
@@ -149,16 +151,18 @@ class PluginHost:
         # Not above: it would be a third of the time that importing callboard takes.
         from importlib.metadata import entry_points
 
-        installed = {point.name: point for point in entry_points(group=hookspec.PROJECT)}
+        installed: dict[str, list[EntryPoint]] = {}
+        for point in sorted(entry_points(group=hookspec.PROJECT), key=_distribution_of):
+            installed.setdefault(point.name, []).append(point)
         self._warn_of_unknown(blocked, installed)
         if self._selection is None:
-            yield from sorted(installed.items())
+            yield from ((name, point) for name, points in sorted(installed.items()) for point in points)
             return
         for wanted in self._selection:
             if not isinstance(wanted, str):
                 yield _name_of(wanted), wanted
             elif wanted in installed or wanted in blocked:
-                yield wanted, installed.get(wanted)
+                yield from ((wanted, point) for point in installed.get(wanted, [None]))
             else:
                 known = ", ".join(sorted(installed)) or "none"
                 raise PluginError(f"no plugin {wanted!r} is installed (installed: {known}); install its package")
@@ -213,6 +217,10 @@ class PluginHost:
         text = str(error) if is_misuse else "".join(traceback.format_exception_only(error)).strip()
         self.health[plugin].problems[where] = text
         logger.error("plugin {}: {} failed, and the engine goes on: {}\n{}", plugin, where, text, trace_of(error))
+
+
+def _distribution_of(point: EntryPoint) -> str:
+    return "" if point.dist is None else point.dist.name
 
 
 def _load(source: Any) -> Any:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from callboard import (
     RetryPolicy,
     TaskContext,
     TaskKind,
+    hookimpl,
 )
 from callboard.testing import FakeClock
 
@@ -153,9 +155,9 @@ def test_a_hook_that_raises_half_way_through_its_kinds_loses_only_the_others(
 # Plugins that cannot be loaded
 
 
-def install(folder: Path, name: str, target: str, **modules: str) -> None:
+def install(folder: Path, name: str, target: str, distribution: str | None = None, **modules: str) -> None:
     """Put a distribution with one plugin, and its modules, where Python finds them."""
-    describe(folder, name, callboard=f"{name} = {target}")
+    describe(folder, distribution or name, callboard=f"{name} = {target}")
     for module, source in modules.items():
         (folder / f"{module}.py").write_text(source)
 
@@ -179,7 +181,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(folder)
     install(folder, "acme-good", "acme_good", acme_good=GOOD)
     yield folder
-    for module in ("acme_good", "acme_bad"):
+    for module in ("acme_good", "acme_bad", "acme_other"):
         sys.modules.pop(module, None)
 
 
@@ -256,6 +258,35 @@ def test_two_plugins_of_one_name_are_both_loaded(make_engine: MakeEngine) -> Non
     assert sent.played == ["read"]
     assert [kind for plugin in engine.health().plugins for kind in plugin.kinds] == [RECEIPT, THREAD]
     assert len(problems(engine)) == 2
+
+
+def test_of_two_distributions_with_one_entry_point_name_both_are_loaded(
+    make_engine: MakeEngine, site: Path
+) -> None:
+    other = GOOD.replace("receipts", "threads")
+    install(site, "acme-good", "acme_other", distribution="acme-other", acme_other=other)
+    engine = make_engine(plugins=["acme-good"])
+    engine.load_plugins()
+
+    assert [(plugin.name, plugin.kinds) for plugin in engine.health().plugins] == [
+        ("acme-good", [RECEIPT]),
+        ("acme-good (2)", [THREAD]),
+    ]
+
+
+@pytest.mark.parametrize("hook", ["task_kinds", "migrations"])
+@pytest.mark.parametrize("use", [lambda engine: engine.tasks(), lambda engine: engine.enqueue(receipt("early"))])
+def test_a_hook_that_uses_the_engine_while_it_is_loaded_is_told_so(
+    make_engine: MakeEngine, hook: str, use: Callable[[Engine], object]
+) -> None:
+    module = ModuleType("bad")
+    setattr(module, f"callboard_{hook}", hookimpl(lambda engine: use(engine)))
+    engine = make_engine(module, Plugin(receipts(sent := Scripted()), name="good"))
+    engine.enqueue(receipt("runs"))
+    engine.run_due()
+
+    assert "the plugins are still being loaded" in problems(engine)["bad"][f"callboard_{hook}"]
+    assert sent.played == ["runs"]
 
 
 # Plugins that raise in a hook

@@ -74,6 +74,14 @@ def migration(
     return Migration(database, number, "the notes", sql, since)
 
 
+def by_keyword(*, engine: Engine) -> None:
+    """Be called without what it needs."""
+
+
+def by_default(engine: Engine | None = None) -> None:
+    """Be called without what it means to get."""
+
+
 async def later() -> None:
     """Be awaited by nobody."""
 
@@ -92,6 +100,9 @@ MISUSES = [
     Misuse("a misspelt hook", lambda: hooks(callboard_task_kind=lambda: [])),
     Misuse("a hook of another project", lambda: hooks(pytest_configure=lambda: None)),
     Misuse("a hook with an argument that there is not", lambda: hooks(callboard_startup=lambda database: None)),
+    Misuse("a hook with an argument that is passed by keyword only", lambda: hooks(callboard_startup=by_keyword)),
+    Misuse("a hook with a default in place of what it is given", lambda: hooks(callboard_startup=by_default)),
+    Misuse("a hook with `**`", lambda: hooks(callboard_startup=lambda **given: None)),
     Misuse("a hook that is a coroutine function", lambda: hooks(callboard_startup=later)),
     Misuse("a hook with `yield`", lambda: hooks(callboard_startup=generator)),
     Misuse(
@@ -141,6 +152,10 @@ MISUSES = [
     Misuse("migrations: a table of the engine's", migrating(migration(sql="DROP TABLE callboard_task"))),
     Misuse("migrations: `compatible-with` above its own number", migrating(migration(since=2))),
     Misuse("migrations: one ends the transaction", migrating(migration(sql="COMMIT"))),
+    Misuse("migrations: one ends the transaction by its other name", migrating(migration(sql="END;"))),
+    Misuse(
+        "a hook that uses the engine too early", lambda: hooks(callboard_task_kinds=lambda engine: engine.tasks())
+    ),
     Misuse("migrations: the hook raises", lambda: hooks(callboard_migrations=failing)),
     Misuse("startup: a value", lambda: returning("callboard_startup", 5)),
     Misuse("startup: a coroutine", lambda: hooks(callboard_startup=lambda: later())),

@@ -144,6 +144,22 @@ def test_a_trigger_is_one_statement(make_engine: MakeEngine, tmp_path: Path) -> 
     assert notes(url) == [("one",), ("three",), ("two",)]
 
 
+def test_functions_have_bodies_of_statements(make_engine: MakeEngine, callboard_database: str) -> None:
+    if not is_postgres(callboard_database):
+        pytest.skip("SQLite has no functions in SQL")
+    script = NOTES + (
+        ";\nCREATE FUNCTION acme_one() RETURNS text BEGIN ATOMIC SELECT 'a';"
+        " SELECT CASE WHEN 1 = 1 THEN 'one' END; END;"
+        "\nCREATE FUNCTION acme_two() RETURNS text LANGUAGE plpgsql AS $two$ BEGIN RETURN 'two'; END; $two$;"
+        "\nINSERT INTO acme_note VALUES (acme_one()), (acme_two())"
+    )
+    engine = make_engine(acme(script))
+    engine.migrate()
+
+    assert problems(engine) == {}
+    assert notes(callboard_database) == [("one",), ("two",)]
+
+
 def test_an_engine_that_only_enqueues_makes_them_too_for_its_group_events(
     make_engine: MakeEngine, callboard_database: str
 ) -> None:
@@ -289,6 +305,11 @@ def test_the_words_of_a_wrong_script_are_not_taken_for_a_fault_of_the_database(
         (steps("ALTER TABLE acme_note RENAME TO callboard_note"), "changes callboard_note"),
         (steps(NOTES + "; COMMIT"), "has its own COMMIT; take it out"),
         (steps("rollback;" + NOTES), "has its own ROLLBACK"),
+        (steps(NOTES + "; END;"), "has its own END"),
+        (steps(f"BEGIN; {NOTES}; END"), "has its own BEGIN"),
+        (steps(f"start transaction; {NOTES}"), "has its own START TRANSACTION"),
+        (steps("/* */ Abort;"), "has its own ABORT"),
+        (steps(f"{NOTES} /* it's */; COMMIT -- isn't it"), "has its own COMMIT"),
     ],
 )
 def test_a_series_that_cannot_work_is_refused_before_anything_is_run(
@@ -311,6 +332,9 @@ def test_a_series_that_cannot_work_is_refused_before_anything_is_run(
     "script",
     [
         "-- no callboard_task here; COMMIT\n" + NOTES,
+        "CREATE TABLE acme_note (text TEXT DEFAULT 'one; COMMIT; -- two''; END')",
+        NOTES
+        + ";/* it's */ CREATE VIEW acme_end AS SELECT CASE WHEN text = ';' THEN 1 END AS size FROM acme_note",
         "CREATE VIEW acme_note AS SELECT kind AS text FROM callboard_task",
         "CREATE TABLE acme_note (text TEXT, task_id INTEGER /* of callboard_task */)",
         "CREATE TABLE acme_note AS SELECT 'x' AS text WHERE EXISTS (SELECT 1 FROM callboard_dead_task)",
@@ -350,17 +374,55 @@ def test_a_plugin_cannot_take_the_engines_name(make_engine: MakeEngine, callboar
     assert make_engine().migrate() == []
 
 
-def test_of_two_plugins_of_one_name_the_second_has_none(make_engine: MakeEngine, callboard_database: str) -> None:
+def test_of_two_plugins_of_one_name_neither_has_any(make_engine: MakeEngine, callboard_database: str) -> None:
+    """Which of them the recorded ones are of would depend on the order in which they are found."""
     engine = make_engine(acme(NOTES), acme("CREATE TABLE acme_other (id INT)"))
     engine.migrate()
 
-    assert "another has it; rename one" in problems(engine)["acme (2)"]["callboard_migrations"]
-    assert tables(callboard_database) == {"acme_note"}
+    assert list(problems(engine)) == ["acme", "acme (2)"]
+    for found in problems(engine).values():
+        assert "another has it; rename one" in found["callboard_migrations"]
+    assert tables(callboard_database) == set()
+
+
+def test_plugins_are_looked_after_in_one_statement(make_engine: MakeEngine, callboard_database: str) -> None:
+    engine = make_engine(acme(NOTES), acme("CREATE TABLE beta_note (text TEXT)", name="beta"))
+    engine.migrate()
+    store: Any = engine._core.store
+    answer, asked = store.recorded, list[str]()
+
+    def recorded() -> Any:
+        asked.append("recorded")
+        return answer()
+
+    store.recorded = recorded
+    engine._core.plugin_tables.check()
+
+    assert asked == ["recorded"]
+
+
+def test_a_table_of_migrations_that_cannot_be_read_disables_nobody(make_engine: MakeEngine) -> None:
+    engine = make_engine(acme(NOTES, handler=Scripted()))
+    engine.migrate()
+    store: Any = engine._core.store
+    answer = store.recorded
+
+    def refused() -> Any:
+        raise StoreError("permission denied")
+
+    store.recorded = refused
+    with pytest.raises(StoreError, match="permission denied"):
+        engine._core.plugin_tables.check()
+    store.recorded = answer
+
+    engine.enqueue(receipt("runs"))
+    assert engine.run_due() == 1
+    assert problems(engine) == {}
 
 
 def test_a_store_that_takes_no_tables_of_plugins_says_so(make_engine: MakeEngine, tmp_path: Path) -> None:
     # Somebody's store, which has what `Store` names and no more.
-    more = {"dialect", "pending_of", "migrate_plugin", "__dict__", "__weakref__", "__init__"}
+    more = {"dialect", "recorded", "migrate_plugin", "__dict__", "__weakref__", "__init__"}
     bare = type("Bare", (), {name: value for name, value in vars(SqliteStore).items() if name not in more})
     store: Any = bare()
     vars(store).update(vars(open_sqlite(f"sqlite:///{tmp_path / 'bare.db'}", "FULL")))

@@ -226,15 +226,11 @@ class PluginTables(Protocol):
     @property
     def dialect(self) -> str: ...
 
-    def pending_of(self, plugin: str, series: Sequence[Migration]) -> list[Migration]:
-        """Return those of a plugin's migrations that the database lacks, whose own tables are prepared.
-
-        Raises:
-            SchemaError: a newer version of the plugin wrote its tables and says that this one cannot use them.
-        """
+    def recorded(self) -> dict[str, tuple[int, int]]:
+        """Return, for each series in `callboard_migration`, its latest `number` and greatest `compatible_with`."""
         ...
 
-    def migrate_plugin(self, plugin: str, series: Sequence[Migration], number: int, now_ns: int) -> bool:
+    def migrate_plugin(self, plugin: str, migration: Migration, now_ns: int) -> bool:
         """Run one of a plugin's migrations and record it in `callboard_migration`, in one transaction.
 
         Of several processes that do this at once, and of those that are in `prepare`, one is at work at a time.
@@ -243,7 +239,6 @@ class PluginTables(Protocol):
             `False`, with nothing done, if another process has run it.
 
         Raises:
-            SchemaError: as `pending_of`.
             DatabaseUnavailableError: the database cannot be written just now.
             StoreError: the statements are wrong. Nothing of them is left.
         """

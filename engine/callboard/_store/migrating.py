@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import NamedTuple, Protocol
@@ -27,7 +27,7 @@ _TABLE = (
     " PRIMARY KEY (name, number))"
 )
 # An engine must be able to work with every migration it does not know, not only with the latest.
-_NEWEST = "SELECT max(number), max(compatible_with) FROM callboard_migration WHERE name = ? HAVING count(*) > 0"
+_RECORDED = "SELECT name, max(number), max(compatible_with) FROM callboard_migration GROUP BY name"
 _RECORD = (
     "INSERT INTO callboard_migration (name, number, title, compatible_with, applied_at_ns) VALUES (?, ?, ?, ?, ?)"
 )
@@ -71,7 +71,8 @@ class Migrations(NamedTuple):
 
     def check_prepared(self, session: Session, where: str) -> int:
         """Do what `check` does where the table of migrations is known to exist."""
-        return _newest(session, ENGINE, shipped(self.folder)[-1].number, where)
+        found = recorded(session).get(ENGINE, (0, 0))
+        return _usable(ENGINE, shipped(self.folder)[-1].number, *found, where)
 
     def apply(self, session: ScriptSession, migrations: list[Migration], now_ns: int) -> list[str]:
         """Run migrations and record them, in the session's transaction; return what was done."""
@@ -81,23 +82,28 @@ class Migrations(NamedTuple):
         return [f"{migration.number:04} {migration.title}" for migration in migrations]
 
 
-def pending_of(session: Session, plugin: str, series: Sequence[Migration], where: str) -> list[Migration]:
-    """Return those of a plugin's migrations that the database lacks.
+def recorded(session: Session) -> dict[str, tuple[int, int]]:
+    """Return, for each series, the latest number and the greatest `compatible_with`."""
+    return {name: (number, compatible_with) for name, number, compatible_with in session.rows(_RECORDED)}
+
+
+def lacking(
+    found: Mapping[str, tuple[int, int]], plugin: str, series: Sequence[Migration], where: str
+) -> Sequence[Migration]:
+    """Return those of a plugin's migrations that are not among the recorded ones.
 
     Raises:
         SchemaError: a newer version of the plugin wrote its tables and says that this one cannot use them.
     """
-    newest = _newest(session, plugin, len(series), where)
-    return list(series[newest:])
+    return series[_usable(plugin, len(series), *found.get(plugin, (0, 0)), where) :]
 
 
-def apply_plugins(
-    session: ScriptSession, plugin: str, series: Sequence[Migration], number: int, now_ns: int, where: str
-) -> bool:
+def apply_plugins(session: ScriptSession, plugin: str, migration: Migration, now_ns: int) -> bool:
     """Run a plugin's migration and record it, in the session's transaction; `False` if somebody else has."""
-    if _newest(session, plugin, len(series), where) >= number:
+    number, _ = recorded(session).get(plugin, (0, 0))
+    if number >= migration.number:
         return False
-    _apply(session, plugin, series[number - 1], now_ns)
+    _apply(session, plugin, migration, now_ns)
     return True
 
 
@@ -106,18 +112,17 @@ def _apply(session: ScriptSession, name: str, migration: Migration, now_ns: int)
     session.run(_RECORD, (name, migration.number, migration.title, migration.compatible_with, now_ns))
 
 
-def _newest(session: Session, name: str, own: int, where: str) -> int:
-    for number, compatible_with in session.rows(_NEWEST, (name,)):
-        if number > own and compatible_with > own:
-            who, upgrade = "Callboard", "upgrade with `pip install -U callboard`"
-            if name != ENGINE:
-                who, upgrade = f"version of plugin {name}", "upgrade its package"
-            raise SchemaError(
-                f"{where} was written by a newer {who} (tables {number}, this build knows {own}); {upgrade},"
-                " or use another database"
-            )
-        return int(number)
-    return 0
+def _usable(name: str, own: int, number: int, compatible_with: int, where: str) -> int:
+    """Return the latest number of a series of which this build knows `own`, if it can use the tables."""
+    if number > own and compatible_with > own:
+        who, upgrade = "Callboard", "upgrade with `pip install -U callboard`"
+        if name != ENGINE:
+            who, upgrade = f"version of plugin {name}", "upgrade its package"
+        raise SchemaError(
+            f"{where} was written by a newer {who} (tables {number}, this build knows {own}); {upgrade},"
+            " or use another database"
+        )
+    return number
 
 
 @cache

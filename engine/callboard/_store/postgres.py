@@ -242,16 +242,16 @@ class PostgresStore:
             session.rows("SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
             return MIGRATIONS.apply(session, MIGRATIONS.pending(session, self.where), now_ns)
 
-    def pending_of(self, plugin: str, series: Sequence[Migration]) -> list[Migration]:
-        """Return those of a plugin's migrations that the database lacks."""
+    def recorded(self) -> dict[str, tuple[int, int]]:
+        """Return each series' latest number and greatest `compatible_with`."""
         with self.reading() as session:
-            return migrating.pending_of(session, plugin, series, self.where)
+            return migrating.recorded(session)
 
-    def migrate_plugin(self, plugin: str, series: Sequence[Migration], number: int, now_ns: int) -> bool:
+    def migrate_plugin(self, plugin: str, migration: Migration, now_ns: int) -> bool:
         """Run a plugin's migration and record it, in one transaction; `False` if another process has."""
         with self.transaction() as session:
             session.rows("SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
-            return migrating.apply_plugins(session, plugin, series, number, now_ns, self.where)
+            return migrating.apply_plugins(session, plugin, migration, now_ns)
 
     def data_version(self) -> int:
         """Return a number that changes when another connection has committed; call it from one thread.
