@@ -27,6 +27,7 @@ from callboard._store.postgres_nodes import LIMIT, PostgresNodes
 from callboard._store.postgres_session import (
     PostgresSession,
     is_no_fault_of_the_caller,
+    own_cursor,
     translate,
     translated,
 )
@@ -128,7 +129,8 @@ class PostgresStore:
             with translated(self.where):
                 block.__enter__()
             try:
-                yield PostgresSession(_raw(database), self.where, database.after_commit)
+                with self._session(database.after_commit) as session:
+                    yield session
             except BaseException as error:
                 with suppress(peewee.PeeweeException, psycopg.Error):  # it would hide what went wrong
                     block.__exit__(type(error), error, error.__traceback__)
@@ -152,8 +154,23 @@ class PostgresStore:
     @contextmanager
     def reading(self) -> Iterator[PostgresSession]:
         """Open a session that reads, in the calling thread's transaction if it has one."""
-        with self._connected():
-            yield PostgresSession(_raw(self.database), self.where)
+        with self._connected(), self._session() as session:
+            yield session
+
+    @contextmanager
+    def _session(self, after_commit: Callable[[Any], Any] | None = None) -> Iterator[PostgresSession]:
+        """Run statements on this thread's connection, by a cursor that is kept for the thread's next session.
+
+        A new cursor finds out anew how each sort of parameter is written: 0.1 ms, a tenth of an enqueue.
+        """
+        connection, kept = _raw(self.database), self._here
+        cursor, kept.cursor = getattr(kept, "cursor", None), None  # not for a session inside of this one, too
+        if cursor is None or cursor.connection is not connection:
+            cursor = own_cursor(connection)
+        try:
+            yield PostgresSession(connection, self.where, after_commit, cursor=cursor)
+        finally:
+            kept.cursor = cursor
 
     @contextmanager
     def _connected(self) -> Iterator[None]:

@@ -42,11 +42,21 @@ def spoken(sql: str) -> tuple[str, tuple[int, ...] | None]:
     return text, None if order == list(range(len(order))) else tuple(order)
 
 
+def own_cursor(connection: Any) -> psycopg.Cursor[Row]:
+    """Return a cursor that is as psycopg makes it, whatever class of cursors the host has set for a connection."""
+    return psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row)
+
+
 class PostgresSession:
     """Statements on a psycopg connection; parameters are written `?`, or `?1` and so on."""
 
     def __init__(
-        self, connection: Any, where: str, after_commit: Callable[[Any], Any] | None = None, handed: Any = None
+        self,
+        connection: Any,
+        where: str,
+        after_commit: Callable[[Any], Any] | None = None,
+        handed: Any = None,
+        cursor: psycopg.Cursor[Row] | None = None,
     ) -> None:
         """Run statements.
 
@@ -55,13 +65,13 @@ class PostgresSession:
             where: the database as messages name it.
             after_commit: registers a call with whatever library owns the connection.
             handed: the connection as its owner knows it, if that is another object.
+            cursor: an `own_cursor` of the connection that no other session uses meanwhile, if there is one.
         """
         self.connection = connection if handed is None else handed
         self._where = where
         self._after_commit = after_commit
         self._raw = connection
-        # Not the connection's `cursor`: the host may have set a class of cursors that writes parameters otherwise.
-        self._cursor = psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row)
+        self._cursor = own_cursor(connection) if cursor is None else cursor
 
     def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
         """Run a statement and return all its rows."""
