@@ -108,6 +108,28 @@ def test_the_contract_tells_of(flaw: Flaw, callboard_contract_processes: Process
     assert "\nsee it again: pytest '" in report
 
 
+def find_receipt(message: SendReceipt, ctx: TaskContext) -> None:
+    raise LookupError(message.text)
+
+
+class MadeUp(Sound):
+    """Its handler raises, on a message that nobody says it can do."""
+
+    plugin = plugin(find_receipt)
+
+    def samples(self) -> list[SendReceipt]:
+        return []
+
+
+def test_a_handler_that_cannot_do_what_is_made_up_is_told_to_give_samples(
+    callboard_contract_processes: Processes, tmp_path: Path
+) -> None:
+    trials = Trials(MadeUp(), callboard_contract_processes, tmp_path, PINS)
+
+    with pytest.raises(pytest.skip.Exception, match=r"on a made-up message it raised LookupError.*samples\(\)"):
+        MadeUp().test_clean_run(trials, RECEIPT)
+
+
 @pytest.mark.parametrize(
     "point", ["callboard.settle.begun", "contract.send.after", "contract.commit.written", "acme.receipt.sent"]
 )

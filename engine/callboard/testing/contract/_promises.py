@@ -124,13 +124,20 @@ class HandlerTests:
     def test_clean_run(self, callboard_contract: Trials, kind: str) -> None:
         trials = callboard_contract
         trials.begin("clean_run", kind)
+        raised: list[str] = []
         for sample in trials.samples(kind):
             clean = trials.clean(sample)
+            raised += clean.raised
             if sample.is_given and clean.raised:
                 trials.broken(f"on a sample of yours the handler raised {clean.raised[0]}", sample)
             if clean.runs == 0:
                 trials.broken("the handler was not called; is its task meant for later?", sample)
             trials.same(sample, _fault.NONE, clean, trials.play(sample))
+        if raised:  # on a message that nobody has to be able to do
+            pytest.skip(
+                f"little of the handler is checked: on a made-up message it raised {raised[0]}; give messages that"
+                " it can do, in samples()"
+            )
 
     def test_timeout(self, callboard_contract: Trials, kind: str) -> None:
         trials = callboard_contract
