@@ -64,10 +64,18 @@ class Composer:
         elif kind is not None:
             group_id = kind.group_of(message)
         now_ns = self._clock.now_ns()
+        next_attempt_at_ns = now_ns if not_before is None else deadline_ns(not_before, now_ns)
         if expires_after is not None:
             expires_at_ns = deadline_ns(expires_after, now_ns)
+        elif kind is None:
+            expires_at_ns = now_ns + DEFAULT_EXPIRY_NS
         else:
-            expires_at_ns = now_ns + DEFAULT_EXPIRY_NS if kind is None else kind.expiry_ns(now_ns)
+            expires_at_ns = kind.expiry_ns(now_ns)
+            if not_before is not None and next_attempt_at_ns >= expires_at_ns and not kind.recurring:
+                raise ConfigurationError(
+                    f"a task of {name} expires {kind.retry.expires_after} after its enqueue, before not_before"
+                    " lets it run; give expires_after as well, or its kind a RetryPolicy with a longer one"
+                )
         data = _codec.encode(message)
         data_hash = _codec.hash_of(data)
         retry = None if kind is None else kind.retry
@@ -80,7 +88,7 @@ class Composer:
             max_attempts=None if kind is None else kind.max_attempts(),
             created_at_ns=now_ns,
             expires_at_ns=expires_at_ns,
-            next_attempt_at_ns=now_ns if not_before is None else deadline_ns(not_before, now_ns),
+            next_attempt_at_ns=next_attempt_at_ns,
             initial_backoff_ns=None if retry is None else retry.initial_ns,
             backoff_factor=None if retry is None else retry.factor,
             max_backoff_ns=None if retry is None else retry.cap_ns,

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.engine.acting import MakeEngine, Plugin, Scripted, receipt, receipts
+from tests.engine.acting import MakeEngine, Plugin, Scripted, receipt, receipts, thread, threads
 from tests.engine.messages import SendReceipt
 
 from callboard import ConfigurationError, Defer, Engine, KindError, RescheduleAt, TaskKind
@@ -82,6 +82,17 @@ def test_a_timeout_is_not_negative(make_engine: MakeEngine, call: str, timeout: 
         with pytest.raises(ConfigurationError, match=r"timeout must be at least 0 seconds"):
             getattr(engine, call)(timeout)
         assert engine.health().state == "running"
+
+
+def test_no_task_expires_by_its_kinds_policy_before_it_may_run(make_engine: MakeEngine) -> None:
+    engine = make_engine(Plugin(receipts(Scripted()), threads(Scripted(), recurring=True)))
+    with pytest.raises(ConfigurationError, match=r"expires 3 days.*give expires_after as well"):
+        engine.enqueue(receipt("hello"), not_before=timedelta(days=3))
+    assert engine.tasks() == []
+
+    engine.enqueue(receipt("hello"), not_before=timedelta(days=3), expires_after=timedelta(days=4))
+    engine.enqueue(thread("for ever"), not_before=timedelta(days=400))
+    assert len(engine.tasks()) == 2
 
 
 def test_no_task_expires_before_it_was_enqueued(make_engine: MakeEngine) -> None:
