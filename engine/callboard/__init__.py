@@ -16,14 +16,9 @@ from __future__ import annotations
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
-from loguru import logger as _logger
-
 if TYPE_CHECKING:
     from callboard._public import *  # noqa: F403 - its `__all__` names them
     from callboard._public import __all__ as __all__
-
-# A library is silent until its host asks: logger.enable("callboard"). Here, since a host may ask from now on.
-_logger.disable("callboard")
 
 _MODULES = frozenset({"cli", "errors", "events", "hookspec", "stores", "testing", "wire"})
 

@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
-from loguru import logger
 
 from callboard import _completion
 from callboard._clock import Clock
 from callboard._group_state import GroupState
+from callboard._log import logger
 from callboard._outcome import Done, Outcome
 from callboard._run import Run
 from callboard._task import Task

@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar
 
 import peewee
 from google.protobuf.message import Message
-from loguru import logger
 
 from callboard import _process
 from callboard._actors.node import HEARTBEATS
@@ -23,6 +22,7 @@ from callboard._core import RUNNING, STOPPED, STOPPING, Core
 from callboard._group_state import GroupState
 from callboard._health import Health
 from callboard._kinds import check_group_id
+from callboard._log import logger
 from callboard._store.interface import AwaitedConnections, NodeRow, Store
 from callboard._store.opening import open_store
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, Task

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pluggy
-from loguru import logger
 
 from callboard import _hook_checks, hookspec
 from callboard._error_text import trace_of
 from callboard._hook_checks import HOOKS, KINDS_HOOK
 from callboard._kinds import KindRegistry, TaskKind
+from callboard._log import logger
 from callboard.errors import KindError, PluginError
 
 if TYPE_CHECKING:

@@ -66,14 +66,33 @@ def test_what_is_pickled_in_one_process_is_read_in_another() -> None:
     assert python(code).strip() == repr(values)
 
 
-def test_the_log_is_silent_from_the_import_on_and_stays_as_the_host_then_sets_it() -> None:
-    code = (
-        "import sys\nfrom loguru import logger\nlogger.remove()\nlogger.add(sys.stdout, format='{message}')\n"
-        "import callboard\n"
-        "say = compile('from loguru import logger; logger.error(text)', 'said', 'exec')\n"
-        "exec(say, {'__name__': 'callboard.x', 'text': 'unheard'})\n"
-        "logger.enable('callboard')\n"
-        "callboard.Engine\n"  # what is imported only now must not make it silent again
-        "exec(say, {'__name__': 'callboard.x', 'text': 'heard'})\n"
-    )
+LOG = (
+    "import sys\nfrom loguru import logger\nlogger.remove()\nlogger.add(sys.stdout, format='{message}')\n"
+    "log = compile('from callboard._log import logger; logger.error(text)', 'log', 'exec')\n"
+    "def say(text): exec(log, {'__name__': 'callboard.x', 'text': text})\n"
+)
+"""Logs as a module of the engine does."""
+
+
+def test_the_log_is_silent_until_the_host_asks() -> None:
+    code = LOG + "import callboard\ncallboard.Engine\nsay('unheard')\nlogger.enable('callboard')\nsay('heard')\n"
     assert python(code) == "heard\n"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "logger.enable('callboard')\nimport callboard\n",
+        "import callboard\nlogger.enable('callboard')\n",
+        "from callboard.errors import CallboardError\nlogger.enable('callboard')\n",
+    ],
+    ids=["before the import", "before a name", "after a module"],
+)
+def test_what_is_imported_after_the_host_has_asked_makes_it_silent_no_more(ask: str) -> None:
+    assert python(LOG + ask + "import callboard._engine\nsay('heard')\n") == "heard\n"
+
+
+def test_help_needs_no_log() -> None:
+    code = "import sys\nfrom callboard.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code += "print([name for name in ('loguru', 'asyncio', 'peewee') if name in sys.modules])\n"
+    assert python(code).endswith("[]\n")

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from loguru import logger
-
 from callboard import _codec, _lifecycle
 from callboard._actors.throttle import line_of
 from callboard._actors.workload import CLAIM_AHEAD, Workload
 from callboard._admission import Undecodable, admit, malformed
 from callboard._lifecycle import Bury
+from callboard._log import logger
 from callboard._run import Run
 from callboard._task import DeadReason, Task
 

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from loguru import logger
-
 from callboard._error_text import trace_of
+from callboard._log import logger
 
 _PAUSE_S = 0.1
 """How long a thread waits before it begins again, so that one which fails each time does not spin."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 
-from loguru import logger
-
+from callboard._log import logger
 from callboard._pid import current_pid
 
 EXIT_STATUS = 70

@@ -9,12 +9,11 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from loguru import logger
-
 from callboard._actors.dispatcher import Dispatcher
 from callboard._actors.forked import end_child
 from callboard._actors.stacks import stack_of
 from callboard._clock import NEVER_NS, nanoseconds
+from callboard._log import logger
 from callboard._pid import current_pid
 from callboard._plugins import PluginHook
 from callboard._retry import DEFAULT_POLICY, backoff_ns

@@ -7,7 +7,6 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pykka
-from loguru import logger
 
 from callboard._actors.alarm import Alarm
 from callboard._actors.dispatcher import Dispatcher
@@ -18,6 +17,7 @@ from callboard._actors.rounds import Rounds
 from callboard._actors.scheduler import Scheduler
 from callboard._clock import nanoseconds
 from callboard._error_text import trace_of
+from callboard._log import logger
 from callboard._retry import DEFAULT_POLICY, backoff_ns
 from callboard._store.failures import needs_help
 from callboard._task import FinishedTask

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from loguru import logger
-
 from callboard._actors.enduring import endure
 from callboard._actors.workload import Workload
+from callboard._log import logger
 from callboard._store.nodes import PAUSED
 from callboard._task import FinishedTask
 from callboard.errors import StoreError

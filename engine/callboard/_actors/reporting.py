@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from loguru import logger
-
 from callboard._kinds import TaskKind
+from callboard._log import logger
 from callboard._outcome import Failure
 from callboard._task import DeadReason, FinishedTask, Task
 

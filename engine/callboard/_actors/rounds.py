@@ -12,11 +12,10 @@ import random
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from loguru import logger
-
 from callboard._actors.hooks import HookCaller
 from callboard._actors.node import Node
 from callboard._clock import nanoseconds
+from callboard._log import logger
 
 if TYPE_CHECKING:
     from callboard._core import Core

@@ -8,8 +8,6 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from loguru import logger
-
 from callboard._actors import reporting
 from callboard._actors.forked import end_child
 from callboard._actors.loops import HandlerLoop
@@ -17,6 +15,7 @@ from callboard._actors.node import Node
 from callboard._actors.throttle import Throttle
 from callboard._context import TaskContext
 from callboard._error_text import storable, trace_of
+from callboard._log import logger
 from callboard._outcome import Defer, Discard, Done, Failure, Outcome, RescheduleAt
 from callboard._run import Run, Unsettled
 from callboard.errors import DatabaseUnavailableError, ServiceUnavailable, StaleRunError

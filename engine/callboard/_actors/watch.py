@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from loguru import logger
-
 from callboard._actors.stacks import stack_of
 from callboard._actors.workload import Workload
+from callboard._log import logger
 from callboard._retry import DEFAULT_POLICY
 from callboard._run import Run
 

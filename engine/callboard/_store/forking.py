@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from loguru import logger
+from callboard._log import logger
 
 _PATIENCE_S = 10.0
 """How long a fork waits for the sessions of other threads, and a session for a fork."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
-from loguru import logger
-
 from callboard import _lifecycle
+from callboard._log import logger
 from callboard._store.interface import Row, Session
 from callboard._store.sql_tasks import SqlTasks
 from callboard._task import Enqueued, EnqueueStatus, FinishedTask, NewTask, Task, TaskState

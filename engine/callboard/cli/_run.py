@@ -10,9 +10,9 @@ from types import FrameType
 from typing import Any
 
 import click
-from loguru import logger
 
 from callboard._engine import DEFAULT_WORKERS, Engine
+from callboard._log import logger
 from callboard.cli._database import database_argument
 from callboard.cli._output import qualified
 

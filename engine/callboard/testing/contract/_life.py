@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loguru import logger
-
 from callboard._codec import encode, hash_of, kind_of
 from callboard._engine import Engine
 from callboard._error_text import trace_of
+from callboard._log import logger
 from callboard._store.sqlite import SqliteStore
 from callboard._task import DeadReason
 from callboard.errors import CallboardError

@@ -16,9 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
 
-from loguru import logger
-
 from callboard._error_text import trace_of
+from callboard._log import logger
 from callboard.hookspec import PROJECT
 from callboard.testing.contract._given import Given
 
