@@ -256,8 +256,29 @@ def test_one_object_given_twice_is_told_as_the_reference_says(make_engine: MakeE
     assert told(make_engine(plugin, plugin), "acme (2)") == ROWS["the same object twice"]
 
 
+@pytest.mark.parametrize("plugin", ["acme", "acme (2)"])
+def test_two_plugins_of_one_name_with_tables_are_told_as_the_reference_says(
+    make_engine: MakeEngine, plugin: str
+) -> None:
+    engine = make_engine(migrating(migration())(), migrating(migration())())
+
+    assert told(engine, plugin) == ROWS["migrations: two plugins have one name"]
+
+
+def test_a_plugin_of_the_engines_name_with_tables_is_told_as_the_reference_says(make_engine: MakeEngine) -> None:
+    plugin = migrating(migration())()
+    plugin.__name__ = "callboard"
+
+    assert told(make_engine(plugin), "callboard") == ROWS["migrations: the plugin is called as the engine is"]
+
+
 def test_the_reference_has_no_other_misuse() -> None:
-    assert set(ROWS) == {misuse.name for misuse in MISUSES} | {*ENTRY_POINTS, *FILES, "the same object twice"}
+    told_apart = {
+        "the same object twice",
+        "migrations: two plugins have one name",
+        "migrations: the plugin is called as the engine is",
+    }
+    assert set(ROWS) == {misuse.name for misuse in MISUSES} | {*ENTRY_POINTS, *FILES} | told_apart
 
 
 def test_a_hook_that_returns_a_value_has_done_its_work_and_is_told_of_it_once(make_engine: MakeEngine) -> None:
