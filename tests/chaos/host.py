@@ -45,7 +45,7 @@ _WEIGHTS = {
 }
 _GROUPS = ("g1", "g2", "g3", "", "")
 _RECENT = 40
-_HOUR_MS = 3_600_000
+_SLEEP_MS = 3_000_000  # less than the hour in which the kind's tasks expire
 _PAUSE_S = 0.03
 _MS = 1_000_000
 
@@ -131,7 +131,7 @@ class Host:
 
     def wake_sleepers(self) -> None:
         """Pull in what would else be left for an hour."""
-        soon_ns = self._engine.clock.now_ns() + _HOUR_MS * _MS // 2
+        soon_ns = self._engine.clock.now_ns() + _SLEEP_MS * _MS // 2
         for task in self.tasks():
             if task.next_attempt_at_ns > soon_ns:
                 self._pull_in(task)
@@ -163,7 +163,7 @@ class Host:
         if text.startswith("expiring"):
             self._enqueue(text, delay_ms=300, life_ms=150)
         elif text.startswith("sleeper"):
-            self._enqueue(text, delay_ms=_HOUR_MS)
+            self._enqueue(text, delay_ms=_SLEEP_MS)
         else:
             self._enqueue(text, delay_ms=delay_ms)
 
