@@ -1,8 +1,8 @@
 """A retry storm: each of the tasks fails three times and is due again at once; tasks done per second.
 
 The raw limit writes three failed attempts of each row in batches before it deletes them. Callboard keeps each
-error's text with the row, and its kind is told not to pause, as it would by default once 20 groups have failed. huey,
-pgqueuer and procrastinate log the error. persist-queue's loop calls `nack`.
+error's text with the row, and its kind is told not to pause, as it would by default once 20 groups have failed.
+huey, pgqueuer and procrastinate log the error. persist-queue's loop calls `nack`.
 """
 
 from __future__ import annotations
