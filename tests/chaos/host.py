@@ -130,7 +130,7 @@ class Host:
         return self._engine.tasks(limit=100_000)
 
     def wake_sleepers(self) -> None:
-        """Pull in what would else be left for an hour."""
+        """Pull in what would else be left asleep."""
         soon_ns = self._engine.clock.now_ns() + _SLEEP_MS * _MS // 2
         for task in self.tasks():
             if task.next_attempt_at_ns > soon_ns:

@@ -98,7 +98,7 @@ def lacking(
     return series[_usable(plugin, len(series), *found.get(plugin, (0, 0)), where) :]
 
 
-def apply_plugins(session: ScriptSession, plugin: str, migration: Migration, now_ns: int) -> bool:
+def apply_of_plugin(session: ScriptSession, plugin: str, migration: Migration, now_ns: int) -> bool:
     """Run a plugin's migration and record it, in the session's transaction; `False` if somebody else has."""
     number, _ = recorded(session).get(plugin, (0, 0))
     if number >= migration.number:

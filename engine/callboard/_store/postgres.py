@@ -268,7 +268,7 @@ class PostgresStore:
         """Run a plugin's migration and record it, in one transaction; `False` if another process has."""
         with self.transaction() as session:
             session.rows("SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
-            return migrating.apply_plugins(session, plugin, migration, now_ns)
+            return migrating.apply_of_plugin(session, plugin, migration, now_ns)
 
     def data_version(self) -> int:
         """Return a number that changes when another connection has committed; call it from one thread.

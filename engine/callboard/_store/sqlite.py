@@ -247,7 +247,7 @@ class SqliteStore:
     def migrate_plugin(self, plugin: str, migration: Migration, now_ns: int) -> bool:
         """Run a plugin's migration and record it, in one transaction; `False` if another process has."""
         with self.transaction() as session:
-            return migrating.apply_plugins(session, plugin, migration, now_ns)
+            return migrating.apply_of_plugin(session, plugin, migration, now_ns)
 
     def _use_wal(self) -> None:
         """Set the journal mode, which stays with the file.
