@@ -74,7 +74,7 @@ def test_a_crash_leaves_both_or_neither_and_counts_a_receipt_once(processes: Pro
 
 
 MISTAKES = """
-import asyncio, os
+import os
 import peewee, receipts, sqlalchemy
 from google.protobuf.wrappers_pb2 import Int64Value
 from mailer import Mailer
@@ -116,7 +116,7 @@ print([line for line in task.last_error.splitlines() if line.startswith("sqlalch
 with reported(), Session(sqlalchemy.create_engine("sqlite:///other.db")) as session:
     engine.enqueue(MESSAGE, connection=session)
 with reported():
-    asyncio.run(engine.aenqueue(MESSAGE, connection=AsyncSession()))
+    engine.enqueue(MESSAGE, connection=AsyncSession())
 
 with new_session() as session:
     engine.enqueue(Int64Value(value=2), connection=session)

@@ -23,6 +23,7 @@ from callboard._group_state import GroupState
 from callboard._health import Health
 from callboard._kinds import check_group_id
 from callboard._log import logger
+from callboard._store.host_connection import sqlalchemys_lender
 from callboard._store.interface import AwaitedConnections, NodeRow, Store
 from callboard._store.opening import open_store
 from callboard._task import DeadTask, Enqueued, EnqueueStatus, Task
@@ -367,15 +368,15 @@ class Engine:
     async def aenqueue(self, message: Message, *, connection: Any = None, **options: Any) -> Enqueued:
         """Do what `enqueue` does, from asyncio, without blocking the loop.
 
-        Besides the connections that `enqueue` takes, `connection` may be a psycopg `AsyncConnection`, or an
-        `AsyncConnection` or `AsyncSession` of SQLAlchemy's on psycopg.
+        Besides the connections that `enqueue` takes, `connection` may be an `AsyncConnection` or `AsyncSession` of
+        SQLAlchemy's, on PostgreSQL with psycopg, or a psycopg `AsyncConnection`.
         """
         store = self._core.store
         if isinstance(store, AwaitedConnections) and store.is_awaited(connection):
             new = await asyncio.to_thread(self._core.compose, [message], **options)
             [answer] = await store.accept_on(connection, new)
             return answer
-        return await asyncio.to_thread(self.enqueue, message, connection=connection, **options)
+        return await _on(connection, lambda lent: self.enqueue(message, connection=lent, **options))
 
     async def aenqueue_many(
         self,
@@ -391,7 +392,7 @@ class Engine:
         if isinstance(store, AwaitedConnections) and store.is_awaited(connection):
             new = await asyncio.to_thread(self._core.compose, messages, **options)
             return await store.accept_on(connection, new)
-        return await asyncio.to_thread(self.enqueue_many, messages, connection=connection, **options)
+        return await _on(connection, lambda lent: self.enqueue_many(messages, connection=lent, **options))
 
     @contextmanager
     def transaction(self, *, connection: Any = None) -> Iterator[Transaction]:
@@ -654,6 +655,18 @@ def _seconds(timeout: float | timedelta | None) -> float | None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
         raise ConfigurationError(f"timeout must be at least 0 seconds, a timedelta or None, not {timeout!r}")
     return seconds
+
+
+async def _on(connection: Any, call: Callable[[Any], T]) -> T:
+    """Make a call with the host's connection without blocking the loop.
+
+    An asynchronous one of SQLAlchemy's lends the connection inside it, whose driver is awaited.
+    """
+    lender = sqlalchemys_lender(connection)
+    if lender is not None:
+        result: T = await lender.run_sync(call)
+        return result
+    return await asyncio.to_thread(call, connection)
 
 
 async def _to_its_end(call: Callable[[], object]) -> None:

@@ -20,6 +20,12 @@ from callboard.errors import ConfigurationError
 
 _FOREIGN = "the database of connection="
 
+AWAIT = (
+    "an asynchronous connection can only be awaited: `await engine.aenqueue(message, connection=...)` or"
+    " `aenqueue_many`"
+)
+"""What to do with such a connection, in an error."""
+
 
 @contextmanager
 def session_on(connection: Any) -> Iterator[Session]:
@@ -43,6 +49,8 @@ def session_on(connection: Any) -> Iterator[Session]:
             raise _refusal(f"Django's on {connection.vendor}")
         with _django_session(connection) as session:
             yield session
+    elif sqlalchemys_lender(connection) is not None:
+        raise ConfigurationError(AWAIT)
     else:
         raise _refusal(f"{type(connection).__module__}.{type(connection).__qualname__}")
 
@@ -100,6 +108,22 @@ def sqlalchemy_connection(connection: Any) -> Any | None:
     if isinstance(connection, (Session, scoped_session)):
         connection = connection.connection()
     return connection if isinstance(connection, Connection) else None
+
+
+def is_sqlalchemys_async(connection: Any) -> bool:
+    """Return whether it is of SQLAlchemy's asynchronous part, which cannot be imported everywhere to ask it."""
+    return any(base.__module__.startswith("sqlalchemy.ext.asyncio.") for base in type(connection).__mro__)
+
+
+def sqlalchemys_lender(connection: Any) -> Any | None:
+    """Return SQLAlchemy's asynchronous connection or session, if that is what `connection` is or stands for."""
+    if not is_sqlalchemys_async(connection):
+        return None
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    if isinstance(connection, async_scoped_session):
+        connection = connection()
+    return connection if isinstance(connection, (AsyncConnection, AsyncSession)) else None
 
 
 @contextmanager

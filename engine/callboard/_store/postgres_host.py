@@ -18,7 +18,13 @@ import peewee
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from callboard._store.host_connection import comes_from, sqlalchemy_connection, watch_sqlalchemy
+from callboard._store.host_connection import (
+    AWAIT,
+    comes_from,
+    is_sqlalchemys_async,
+    sqlalchemy_connection,
+    watch_sqlalchemy,
+)
 from callboard._store.interface import Session
 from callboard._store.postgres_inbox import ACCEPT
 from callboard._store.postgres_session import PostgresSession, spoken, translate, translated
@@ -42,10 +48,7 @@ def session_on(connection: Any) -> AbstractContextManager[Session]:
     if isinstance(connection, psycopg.Connection):
         return _session(connection)
     if is_awaited(connection):
-        raise ConfigurationError(
-            "an asynchronous connection can only be awaited: `await engine.aenqueue(message, connection=...)` or"
-            " `aenqueue_many`"
-        )
+        raise ConfigurationError(AWAIT)
     if isinstance(connection, peewee.Database):
         return _peewee_session(connection)
     with _connecting():
@@ -58,13 +61,8 @@ def session_on(connection: Any) -> AbstractContextManager[Session]:
 
 
 def is_awaited(connection: Any) -> bool:
-    """Return whether it is an asynchronous connection, or SQLAlchemy's session on one.
-
-    SQLAlchemy is not asked, because its asynchronous part cannot be imported everywhere.
-    """
-    if isinstance(connection, psycopg.AsyncConnection):
-        return True
-    return any(base.__module__.startswith("sqlalchemy.ext.asyncio.") for base in type(connection).__mro__)
+    """Return whether it is an asynchronous connection, or SQLAlchemy's session on one."""
+    return isinstance(connection, psycopg.AsyncConnection) or is_sqlalchemys_async(connection)
 
 
 async def accept_on(connection: Any, new: Sequence[NewTask]) -> list[Enqueued]:
