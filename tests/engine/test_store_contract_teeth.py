@@ -1,7 +1,8 @@
 """The contract tells when a store breaks it: with a single fault, ours fails the test that is there for it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from itertools import count, product
@@ -12,11 +13,13 @@ import pytest
 from hypothesis import Phase, settings
 
 from callboard import _lifecycle
-from callboard._store import groups, nodes, sql_tasks, sqlite, sqlite_tasks
+from callboard._migration import Migration
+from callboard._store import groups, migrating, nodes, sql_tasks, sqlite, sqlite_tasks
 from callboard._store.nodes import SqlNodes
 from callboard._store.policy import TaskPolicy
 from callboard._store.session import SqliteSession
 from callboard._store.sqlite import SqliteStore, open_sqlite
+from callboard.errors import StoreError
 from callboard.stores import Store
 from callboard.testing.store_contract import StoreContract, _machine, _steps
 from callboard.testing.store_contract._steps import NOW_NS, Steps
@@ -85,6 +88,20 @@ def untranslated(session: SqliteSession, sql: str, params: Any = ()) -> int:
 def never_revived(policy: TaskPolicy, session: Any, tasks: Any, now_ns: int, recurring: Any) -> list[Any]:
     policy.bury(session, [(task.id, _lifecycle.cancelled(task)) for task, _ in tasks], now_ns)
     return []
+
+
+def never_recorded(session: Any, plugin: str, migration: Migration, now_ns: int) -> bool:
+    session.script(migration.sql)
+    return True
+
+
+apply_of_plugin = migrating.apply_of_plugin
+
+
+def recorded_in_spite_of_an_error(session: Any, plugin: str, migration: Migration, now_ns: int) -> bool:
+    with suppress(StoreError):
+        session.script(migration.sql)
+    return apply_of_plugin(session, plugin, replace(migration, sql=""), now_ns)
 
 
 versions = count()
@@ -292,10 +309,25 @@ FAULTS = [
         replaced(SqliteSession, "run", untranslated),
         "what_the_driver_raises_is_a_store_error",
     ),
+    Fault(
+        "a plugin's migration is not recorded",
+        replaced(migrating, "apply_of_plugin", never_recorded),
+        "a_plugins_migration_is_run_once_and_recorded",
+    ),
+    Fault(
+        "a plugin's migration that fails counts as run",
+        replaced(migrating, "apply_of_plugin", recorded_in_spite_of_an_error),
+        "of_a_plugins_migration_that_fails_nothing_is_left",
+    ),
+    Fault(
+        "the latest compatible_with is taken for the greatest",
+        reworded(migrating, "_RECORDED", "max(compatible_with)", "compatible_with"),
+        "of_each_series_the_latest_number_and_the_greatest_compatible_with_are_recorded",
+    ),
 ]
 
 
-def failures_of(name: str, database: str) -> list[Exception]:
+def failures_of(name: str, database: str) -> list[BaseException]:
     """Run a test of the contract with all its parameters; return what it raised."""
     stores: list[Store] = []
 
@@ -305,7 +337,7 @@ def failures_of(name: str, database: str) -> list[Exception]:
 
     test = getattr(StoreContract(), name)
     marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
-    raised: list[Exception | None] = []
+    raised: list[BaseException | None] = []
     for values in product(*(mark.args[1] for mark in marks)):
         given: dict[str, Any] = {"make_store": make_store}
         given.update(zip((mark.args[0] for mark in marks), values, strict=True))
@@ -315,7 +347,7 @@ def failures_of(name: str, database: str) -> list[Exception]:
                 given.update(steps=Steps(make_store()), other=Steps(make_store()))
             test(**{wanted: given[wanted] for wanted in signature(test).parameters})
             raised.append(None)
-        except Exception as error:
+        except (Exception, pytest.fail.Exception) as error:
             raised.append(error)
     for store in stores:
         store.close()

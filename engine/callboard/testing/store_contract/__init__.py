@@ -22,6 +22,7 @@ from callboard.testing.store_contract._groups import GroupsTests
 from callboard.testing.store_contract._machine import MachineTests
 from callboard.testing.store_contract._nodes import NodesTests
 from callboard.testing.store_contract._opening import OpeningTests
+from callboard.testing.store_contract._plugin_tables import PluginTablesTests
 from callboard.testing.store_contract._steps import MakeStore
 
 __all__ = ["MakeStore", "StoreContract"]
@@ -36,6 +37,7 @@ class StoreContract(
     DeferringTests,
     NodesTests,
     GroupsTests,
+    PluginTablesTests,
     MachineTests,
 ):
     """Whatever the engine relies on. A subclass overrides the fixture `make_store`.
