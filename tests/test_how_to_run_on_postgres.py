@@ -6,6 +6,7 @@ import re
 
 import pytest
 from tests import pages
+from tests.engine.acting import Plugin, Scripted, eventually, receipt, receipts
 from tests.postgres import postgres_url, psycopg
 
 from callboard import Engine
@@ -25,21 +26,39 @@ def test_the_engines_are_made_as_it_is_shown_and_connect_to_nothing() -> None:
     assert [isinstance(engine, Engine) for engine in made] == [True, True]
 
 
-def test_a_schema_of_its_own_is_used_by_the_engine_and_by_the_hosts_connections(postgres_url: str) -> None:
-    [statements] = pages.snippets(PAGE, "sql")
+def as_role(url: str, role: str) -> str:
+    return re.sub("//[^@]*@", f"//{role}@", url)
+
+
+def test_roles_in_a_schema_of_its_own_can_migrate_and_run_as_it_is_shown(postgres_url: str) -> None:
+    migrates, runs = (snippet.source.encode() for snippet in pages.snippets(PAGE, "sql"))
+    handler = Scripted()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("CREATE ROLE callboard_app LOGIN")
+        connection.execute("CREATE ROLE callboard_worker LOGIN")
         try:
-            connection.execute(statements.source.encode())
-            url = re.sub("//[^@]*@", "//callboard_app@", postgres_url)
-            with Engine(url, plugins=[]) as engine:
-                assert engine.wait_idle(10)
+            connection.execute(migrates)
+            owner = Engine(as_role(postgres_url, "callboard_app"), plugins=[])
+            owner.migrate()
+            owner.stop()
             [(schema,)] = connection.execute(
                 "SELECT schemaname FROM pg_tables WHERE tablename = 'callboard_task'"
             ).fetchall()
             assert schema == "callboard"
+
+            connection.execute(runs)
+            worker = as_role(postgres_url, "callboard_worker")
+            with Engine(worker, plugins=[Plugin(receipts(handler))]) as engine, psycopg.connect(worker) as host:
+                engine.enqueue(receipt("one"))
+                engine.enqueue_many([receipt("two"), receipt("three")])
+                engine.enqueue(receipt("four"), connection=host)
+                engine.group(b"g").created("ada", members=["ada"], super_admins=["ada"], consent="allowed")
+                host.commit()
+                eventually(lambda: len(handler.played) == 4)
         finally:
+            connection.execute("DROP OWNED BY callboard_worker")
             connection.execute("DROP SCHEMA callboard CASCADE")
+            connection.execute("DROP ROLE callboard_worker")
             connection.execute("DROP ROLE callboard_app")
 
 

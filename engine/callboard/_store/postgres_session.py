@@ -163,8 +163,8 @@ def translate(error: BaseException, where: str) -> StoreError:
             )
         case errors.InsufficientPrivilege():
             return StoreError(
-                f"{where} refuses this user: {text}; the role needs USAGE on the schema and SELECT, INSERT, UPDATE"
-                " and DELETE on the tables, and CREATE on the schema to migrate"
+                f"{where} refuses this user: {text}; the role needs USAGE on the schema and its sequences and"
+                " SELECT, INSERT, UPDATE and DELETE on the tables, and CREATE on the schema to migrate"
             )
         case errors.DuplicateTable() | errors.DuplicateObject() | errors.DuplicateFunction():
             return SchemaError(
