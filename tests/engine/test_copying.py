@@ -278,6 +278,20 @@ def test_nan_becomes_null_in_sqlite(postgres_url: str, sqlite_url: str, other_po
     ]
 
 
+def test_one_schema_of_a_database_is_copied_to_another(postgres_url: str) -> None:
+    source, target = (f"{postgres_url}&options=-csearch_path%3D{name}" for name in ("one", "two"))
+    sql(postgres_url, "CREATE SCHEMA one")
+    sql(postgres_url, "CREATE SCHEMA two")
+    migrate(source)
+    fill(source)
+
+    run_copy(source, target)
+
+    assert everything(target) == everything(source)
+    with pytest.raises(ConfigurationError, match="both source and target"):
+        run_copy(source, source)
+
+
 @of_every_kind
 def test_a_second_copy_writes_what_is_missing_and_nothing_else(pair: tuple[str, str]) -> None:
     source, target = pair

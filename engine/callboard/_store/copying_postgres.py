@@ -10,6 +10,7 @@ import psycopg
 from callboard._store.copying_tables import INBOX, TABLES, Table
 from callboard._store.interface import Row, Session
 from callboard._store.postgres import PostgresStore
+from callboard._store.postgres_nodes import place_of
 from callboard._store.postgres_session import translated
 
 _FETCH = 200
@@ -27,7 +28,13 @@ class PostgresSide:
     def __init__(self, store: PostgresStore) -> None:
         """Copy from or to this store."""
         self.store = store
-        self.place = store.where
+
+    @property
+    def place(self) -> str:
+        """Where it is: a database has a place in each of its schemas."""
+        with self.store.reading() as session:
+            [(schema,)] = session.rows("SELECT current_schema()")
+            return f"{place_of(session)}/{schema}"
 
     @contextmanager
     def stream(self, table: Table) -> Iterator[Iterator[Row]]:

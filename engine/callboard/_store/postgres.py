@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import random
 import selectors
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -102,7 +99,7 @@ class PostgresStore:
         self._owned = owned
         self.where = where
         self.tasks = PostgresTasks(self._look_soon)
-        self.nodes = PostgresNodes(_lock_path(where))
+        self.nodes = PostgresNodes()
         self.database = make_database()
         self._listener: Listener | None = None
         self._own_pid = 0
@@ -474,9 +471,3 @@ def _own(given: dict[str, Any]) -> _OwnDatabase:
 
 def _raw(database: peewee.Database) -> Any:
     return database.connection()  # type: ignore[no-untyped-call]
-
-
-def _lock_path(where: str) -> str:
-    """Return where this machine's nodes have their locks: the same place for every process on this database."""
-    name = hashlib.sha256(where.encode()).hexdigest()[:16]
-    return os.path.join(tempfile.gettempdir(), f"callboard-{name}")

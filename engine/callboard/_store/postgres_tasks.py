@@ -89,7 +89,10 @@ _LOCK_GROUPS = (
     " WHERE pg_try_advisory_xact_lock(?1, hashtext(encode(group_id, 'hex')))"
 )
 _CLAIM_SPACE = 0x63616C6C
-"""The first key of the advisory locks of groups, `call` in ASCII; the second is the group's hash."""
+"""The first key of the advisory locks of groups, `call` in ASCII; the second is the group's hash.
+
+Engines in two schemas of a database share it, and at most wait for each other's claims.
+"""
 _TAKE = (
     "WITH free(group_id) AS MATERIALIZED (SELECT group_id FROM unnest(?3::bytea[]) AS locked(group_id)"
     f" WHERE {_NOT_RUN_BY_OTHERS.format(group_id='locked.group_id')})"

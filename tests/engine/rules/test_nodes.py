@@ -204,7 +204,11 @@ def lock_files(url: str) -> list[str]:
         return glob.glob(f"{glob.escape(path_of(url))}-callboard-node-*")
     from callboard._store.postgres import open_postgres
 
-    return glob.glob(f"{glob.escape(open_postgres(url).nodes._path)}-callboard-node-*")
+    store = open_postgres(url)
+    with store.reading() as session:
+        store.nodes.others(session, 0)  # by which it learns where they are
+    store.close()
+    return glob.glob(f"{glob.escape(store.nodes._path)}-callboard-node-*")
 
 
 def column(url: str, name: str) -> list[Any]:

@@ -200,6 +200,29 @@ def test_rule_07_a_claim_sees_what_another_node_claims_at_the_same_time(
         store.close()
 
 
+def test_engines_in_two_schemas_of_a_database_are_strangers(
+    make_node: MakeEngine, callboard_database: str
+) -> None:
+    handlers = {name: Scripted() for name in ("one", "two")}
+    engines = {}
+    for name, handler in handlers.items():
+        sql(callboard_database, f"CREATE SCHEMA {name}")
+        url = f"{callboard_database}&options=-csearch_path%3D{name}"
+        engines[name] = make_node(Plugin(receipts(handler)), database=url)
+        engines[name].start()
+        engines[name].enqueue(receipt(name), group_id=b"the same")
+
+    for name, engine in engines.items():
+        assert engine.wait_idle(WAIT_S)
+        assert handlers[name].played == [name]
+        assert [node.id for node in engine.nodes()] == [1]
+        assert not engine._core.store.nodes.has_ended(engine.nodes()[0])
+
+    engines["one"].stop()
+    [left] = engines["two"].nodes()
+    assert not engines["two"]._core.store.nodes.has_ended(left)
+
+
 def test_a_node_that_joins_takes_a_share_of_a_long_backlog(make_node: MakeEngine, host: Engine) -> None:
     joined = threading.Event()
     ran: Counter[str] = Counter()
@@ -391,7 +414,7 @@ def test_a_killed_process_of_another_machine_is_followed_when_its_lease_is_over(
         host.enqueue(receipt("hold it"))
         killed.wait("begun", "hold it")
         [node] = host.nodes()
-        os.unlink(f"{postgres.open_postgres(callboard_database).nodes._path}-callboard-node-{node.id}")
+        os.unlink(host._core.store.nodes._lock_path(node.id))  # type: ignore[attr-defined]
         following = Serving(callboard_database, lease=0.5)
         following.wait("serving")
         killed.kill()
