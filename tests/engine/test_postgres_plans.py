@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from playhouse.pool import PooledPostgresqlDatabase
 from tests.postgres import postgres_url
 
 from callboard._actors.claiming import BATCH, PARK_BATCH
@@ -48,14 +49,31 @@ class Counting:
         return self._session.run(sql, params)
 
 
-@pytest.fixture
-def store(postgres_url: str) -> Iterator[PostgresStore]:
-    store = open_postgres(postgres_url)
+@pytest.fixture(params=["its own connections", "a pool of the host's"])
+def store(postgres_url: str, request: pytest.FixtureRequest) -> Iterator[PostgresStore]:
+    hosts = request.param == "a pool of the host's"
+    pool = PooledPostgresqlDatabase(postgres_url, prefer_psycopg3=True)  # type: ignore[no-untyped-call]
+    store = open_postgres(pool if hosts else postgres_url)
     store.prepare(0)
     with store.transaction() as session:
         session.run("ANALYZE callboard_task")
-    yield store
+    with store.thread():  # as the scheduler's does
+        yield store
     store.close()
+
+
+def test_the_settings_of_a_hosts_connections_stay_the_hosts(postgres_url: str) -> None:
+    pool = PooledPostgresqlDatabase(postgres_url, prefer_psycopg3=True)  # type: ignore[no-untyped-call]
+    store = open_postgres(pool)
+    store.prepare(0)
+    with store.thread():
+        with store.transaction() as session:
+            assert session.rows("SHOW enable_seqscan") == [("off",)]
+        with store.reading() as session:
+            assert session.rows("SHOW enable_seqscan") == [("on",)]
+    with store.transaction() as session:  # of one of the host's threads
+        assert session.rows("SHOW enable_seqscan") == [("on",)]
+    pool.close_all()  # type: ignore[no-untyped-call]
 
 
 def enqueue(store: PostgresStore, numbers: range) -> None:

@@ -45,10 +45,15 @@ _SOON_S = 0.5
 OLDEST_SERVER = 14
 """The oldest server: 13 is past its end of life, and 14 was the oldest one supported when this was written."""
 
-_SETTINGS = "-c enable_seqscan=off -c jit=off -c plan_cache_mode=force_generic_plan"
+_PLANNING = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}
 """What our own connections ask of the planner, besides what the URL says. A queue is empty when it is analyzed and
 full a second later: with a plan made for the empty one a claim read the whole table (0.07 of the drain rate). A
-plan that is made once and for all spares a quarter of the time from a commit to the handler's start."""
+plan that is made once and for all spares a quarter of the time from a commit to the handler's start.
+
+On the host's connections, and behind a pooler that does not hand options on, each of the scheduler's transactions
+asks for it."""
+
+_PLANNING_LOCALLY = tuple(f"SET LOCAL {name} TO {value}" for name, value in _PLANNING.items())
 
 _PREPARE_AFTER = 2
 """How often a statement runs before the server is asked to keep its plan, which is half of a short one's time."""
@@ -121,8 +126,8 @@ class PostgresStore:
                 # A savepoint: what fails here must not end the host's.
                 block = database.atomic()
             else:
-                limit = (LIMIT,) if getattr(self._here, "is_ours", False) else ()
-                block = database.atomic("; ".join(("READ COMMITTED", *limit, *settings)))
+                ours = (LIMIT, *self._planning()) if getattr(self._here, "is_ours", False) else ()
+                block = database.atomic("; ".join(("READ COMMITTED", *ours, *settings)))
             with translated(self.where):
                 block.__enter__()
             try:
@@ -136,6 +141,10 @@ class PostgresStore:
                 raise
             with translated(self.where):
                 block.__exit__(None, None, None)
+
+    def _planning(self) -> tuple[str, ...]:
+        asked = isinstance(self.database, _OwnDatabase) and self.database.is_direct
+        return () if asked else _PLANNING_LOCALLY
 
     @contextmanager
     def claiming(self) -> Iterator[PostgresSession]:
@@ -374,17 +383,17 @@ class _OwnDatabase(PooledPostgresqlDatabase):
     """
 
     is_retired = False
-    _is_direct: bool | None = None
+    is_direct: bool | None = None
 
     def _initialize_connection(self, connection: Any) -> None:
         """Have the server keep plans, unless a pooler hands the session on to somebody who has none of them.
 
         A pooler makes up the process that it names to its clients.
         """
-        if self._is_direct is None:
+        if self.is_direct is None:
             [(pid,)] = connection.execute("SELECT pg_backend_pid()").fetchall()
-            self._is_direct = pid == connection.info.backend_pid
-        if self._is_direct:
+            self.is_direct = pid == connection.info.backend_pid
+        if self.is_direct:
             connection.prepare_threshold = _PREPARE_AFTER
 
     def begin(self, isolation_level: str | None = None) -> None:
@@ -453,7 +462,8 @@ def _described(url: str, settings: str = "") -> tuple[dict[str, Any], str]:
     given = read_url(url)
     where = f"database {name_in(given)} at {given.get('host') or 'localhost'}:{given.get('port') or 5432}"
     given.setdefault("application_name", "callboard")
-    given["options"] = f"{_SETTINGS} {given.get('options', '')} {settings}".rstrip()  # the last one counts
+    planning = " ".join(f"-c {name}={value}" for name, value in _PLANNING.items())
+    given["options"] = f"{planning} {given.get('options', '')} {settings}".rstrip()  # the last one counts
     return given, where
 
 
