@@ -12,10 +12,11 @@ from typing import Any
 
 import peewee
 import pytest
-from tests.engine.acting import MakeEngine, Plugin, logged, receipt, receipts
+from tests.engine.acting import MakeEngine, Plugin, eventually, logged, receipt, receipts
 from tests.postgres import postgres_url, psycopg
 
 from callboard import Engine, EnqueueStatus
+from callboard._store.postgres import PostgresStore
 
 __all__ = ["postgres_url"]
 
@@ -127,6 +128,45 @@ def test_a_task_that_a_host_commits_costs_no_more_statements_than_it_must(
     # The claim's eleven: BEGIN, try-lock, read inbox, insert, delete, heads, candidates, group locks, take, start,
     # COMMIT. The end's four: BEGIN, hold, delete, COMMIT. One more pass, so the heads once more than when idle.
     assert asked.statements() - idle == 16
+
+
+class Polls:
+    """Counts how often an idle engine asks for the data's version, which is no statement."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = 0
+        data_version = PostgresStore.data_version
+
+        def counted(store: PostgresStore) -> int:
+            version = data_version(store)
+            self.made += 1
+            return version
+
+        monkeypatch.setattr(PostgresStore, "data_version", counted)
+        monkeypatch.setattr(PostgresStore, "poll_interval_s", 0.005)
+
+    def wait_for(self, number: int) -> None:
+        wanted = self.made + number
+        eventually(lambda: self.made >= wanted)
+
+
+# A look every 30 s, in case that a notification was lost: the version of the tables, the heads and the nodes.
+def test_an_idle_engine_runs_no_statement_but_three_every_half_minute(
+    engine: Engine, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polls = Polls(monkeypatch)
+    engine.start()
+    assert engine.wait_idle(60)
+    for _ in range(5):  # the start's own notifications come when they come
+        asked.forget()
+        polls.wait_for(20)
+        if not asked.statements():
+            break
+    assert asked.statements() == 0
+
+    engine._core.store._next_look_s = 0.0  # type: ignore[attr-defined]
+    polls.wait_for(20)
+    assert asked.statements() == 3
 
 
 def test_nothing_is_logged_for_tasks_that_go_well(engine: Engine) -> None:
