@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from benchmarks import work
 from benchmarks.bench import Bench
+from benchmarks.tables import CALLBOARD
 
 THREADS = 8
 
@@ -38,3 +39,4 @@ def measure(bench: Bench) -> None:
             gain.ratio_at_least("1 thread", 1.4, 2)
         else:
             each.ratio_at_least(raw, 0.75)
+            bulk.median_at_least(CALLBOARD, 30_000)

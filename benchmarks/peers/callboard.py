@@ -87,3 +87,17 @@ class CallboardOnPostgres(Callboard):
         due_ns = time.time_ns() + LATER // timedelta(microseconds=1) * 1_000
         with psycopg.connect(self.place, autocommit=True) as connection:
             connection.execute(_LATER_ON_POSTGRES, (due_ns, due_ns + 1, count))
+
+
+class CallboardByNotify(CallboardOnPostgres):
+    """The same with an engine that only enqueues, as in another process: only NOTIFY tells the one that runs."""
+
+    def __init__(self, place: str, handler: Handler) -> None:
+        """Make the tables, and both engines."""
+        super().__init__(place, handler)
+        self._sender = Engine(place, plugins=[NoOp()], execute=False)
+
+    def enqueue_each(self, numbers: Iterable[int], groups: int) -> None:
+        """Call `enqueue` on the engine that runs nothing."""
+        for number in numbers:
+            self._sender.enqueue(message(number, groups))
