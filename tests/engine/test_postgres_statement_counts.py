@@ -130,6 +130,19 @@ def test_a_task_that_a_host_commits_costs_no_more_statements_than_it_must(
     assert asked.statements() - idle == 16
 
 
+# Counted: 38 to 42. As on SQLite, how many outcomes share a transaction depends on how fast they come.
+@pytest.mark.parametrize("groups", [100, TASKS])
+def test_a_started_engine_shares_its_statements_among_many_tasks(
+    engine: Engine, asked: Asked, groups: int
+) -> None:
+    fill(engine, groups)
+    asked.forget()
+    engine.start()
+    assert engine.wait_idle(60)
+    assert engine.health().counters["done"] == TASKS
+    assert asked.statements() <= 600
+
+
 class Polls:
     """Counts how often an idle engine asks for the data's version, which is no statement."""
 
