@@ -7,7 +7,7 @@ import re
 import pytest
 from tests import pages
 from tests.engine.acting import Plugin, Scripted, eventually, receipt, receipts
-from tests.postgres import postgres_url, psycopg
+from tests.postgres import postgres_url, psycopg, sql
 
 from callboard import Engine
 
@@ -69,3 +69,20 @@ def test_what_is_to_be_watched_can_be_asked(postgres_url: str, query: str) -> No
     engine.stop()
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute(query).description is not None
+
+
+def test_the_storage_parameters_are_those_of_the_tables(postgres_url: str) -> None:
+    rows = re.findall(r"^\| `(autovacuum_\w+)` \| (.+?) \| (.+?) \|$", pages.read(PAGE), re.MULTILINE)
+    said = {
+        "callboard_task": {f"{name}={task}" for name, task, _ in rows},
+        "callboard_inbox": {f"{name}={inbox}" for name, _, inbox in rows if inbox != "as the server says"},
+    }
+    engine = Engine(postgres_url, plugins=[])
+    engine.migrate()
+    engine.stop()
+
+    found = sql(
+        postgres_url, "SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL AND relkind = 'r'"
+    )
+
+    assert {table: set(options) for table, options in found if table in said} == said
