@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
+from benchmarks.tables import CALLBOARD
 
 matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "callboard"  # the same picture from the same figures
@@ -46,7 +47,8 @@ def ratios(figures: dict[str, Any], panel: Panel) -> dict[str, float]:
     """Return how many times as good as each other row the subject of a table is."""
     for table in figures.get(panel.case, {}).get("tables", ()):
         if table["title"].startswith(panel.title):
-            found = {row: float(ratio) for row, ratio in table["ratios"].items()}
+            others = {row: float(ratio) for row, ratio in table["ratios"].items()}
+            found = {row: ratio for row, ratio in others.items() if not row.startswith(CALLBOARD)}
             return {row: 1 / ratio if panel.inverted else ratio for row, ratio in found.items() if ratio}
     return {}
 
