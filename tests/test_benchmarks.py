@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.apart import MeasurementFailed, apart
-from benchmarks.cases import NAMES, case
+from benchmarks.cases import NAMES, case, imports
 from benchmarks.peers import contestants
 from benchmarks.peers.contract import Handler, TaskFailed, Unable
 from benchmarks.tables import CALLBOARD, Table
@@ -136,3 +136,9 @@ def test_a_case_runs_from_end_to_end(tmp_path: Path) -> None:
     }
     assert table["unit"] == "tasks per second"
     assert list(tmp_path.iterdir()) == [file]  # its databases are gone
+
+
+def test_what_is_imported_is_measured_and_not_only_promised() -> None:
+    """`import callboard` alone imports nothing of the engine."""
+    dependencies = imports.python(imports._DEPENDENCIES)
+    assert {"peewee", "pluggy", "pykka"} <= set(dependencies)
