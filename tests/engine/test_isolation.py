@@ -339,9 +339,11 @@ def test_a_task_that_expires_while_its_kind_is_paused_dies_when_it_is_claimed_ne
     make_engine: MakeEngine, callboard_clock: FakeClock
 ) -> None:
     engine, failing = paused_engine(make_engine, retry=RetryPolicy(expires_after=timedelta(seconds=4)))
+    callboard_clock.advance(FIRST_PAUSE - timedelta(milliseconds=1))
+    assert engine.wait_idle(WAIT_S)
     assert engine.dead_tasks() == []
 
-    callboard_clock.advance(FIRST_PAUSE)
+    callboard_clock.advance(timedelta(milliseconds=1))
     eventually(lambda: len(engine.dead_tasks()) == 30)
     assert {dead.reason for dead in engine.dead_tasks()} == {"expired"}
     assert len(failing.begun) == 20
