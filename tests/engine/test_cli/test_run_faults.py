@@ -51,16 +51,21 @@ def replace(path: Path) -> None:
 def damage(path: Path) -> None:
     """Overwrite the first page of an index, on which each look at the due tasks begins."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        while True:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute("BEGIN IMMEDIATE")
+            if path.with_name(f"{path.name}-wal").stat().st_size == 0:
+                break
+            connection.execute("ROLLBACK")  # the engine has written since: its log would hide the damage
         [page] = connection.execute(
             "SELECT rootpage FROM sqlite_master WHERE name = 'callboard_task_due'"
         ).fetchone()
         [size] = connection.execute("PRAGMA page_size").fetchone()
-    with path.open("r+b") as file:
-        file.seek((page - 1) * size)
-        file.write(b"\xa5" * size)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        with path.open("r+b", buffering=0) as file:
+            file.seek((page - 1) * size)
+            file.write(b"\xa5" * size)
         connection.execute("INSERT INTO callboard_stamp VALUES ('another', 0)")
+        connection.execute("COMMIT")
 
 
 def migrate_by_a_newer_engine(path: Path) -> None:
