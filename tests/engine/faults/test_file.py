@@ -21,7 +21,8 @@ from tests.engine.acting import (
     receipt,
     receipts,
 )
-from tests.engine.rows import path_of, sql
+from tests.engine.faults.damage import damage
+from tests.engine.rows import path_of
 
 from callboard import DatabaseGoneError, DatabaseUnavailableError, Engine, NotADatabaseError, TaskState
 from callboard._store.failures import translate
@@ -245,26 +246,7 @@ def test_a_file_that_becomes_read_only_halts_the_engine_until_it_is_writable(
     engine.stop()
 
 
-def damage(url: str, name: str) -> None:
-    """Overwrite the first page of a table or index, in a process of its own.
-
-    A file that this process closed would drop the locks that SQLite holds on it here.
-    """
-    [(busy, *_)] = sql(url, "PRAGMA wal_checkpoint(TRUNCATE)")
-    assert busy == 0
-    [(page,)] = sql(url, "SELECT rootpage FROM sqlite_master WHERE name = ?", name)
-    [(size,)] = sql(url, "PRAGMA page_size")
-    script = (
-        f"file = open({path_of(url)!r}, 'r+b', buffering=0); file.seek({(page - 1) * size});"
-        f" file.write(b'\\xa5' * {size})"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
-    sql(url, "INSERT INTO callboard_stamp VALUES ('another', 0)")  # others have to read the pages anew
-
-
-def test_a_damaged_page_ends_the_use_of_the_file(
-    make_engine: MakeEngine, callboard_database: str, file: Path
-) -> None:
+def test_a_damaged_page_ends_the_use_of_the_file(make_engine: MakeEngine, file: Path) -> None:
     handler = Scripted()
     engine = make_engine(Plugin(receipts(handler)))
     engine.start()
@@ -272,7 +254,7 @@ def test_a_damaged_page_ends_the_use_of_the_file(
     assert engine.wait_idle(WAIT_S)
 
     with logged("INFO") as lines:
-        damage(callboard_database, "callboard_task_due")
+        damage(file, "callboard_task_due")
         eventually(lambda: engine.health().stuck)
         assert f"{file} is damaged; restore it from a backup" in str(engine.health().database_error)
         for use in (engine.tasks, lambda: engine.enqueue(receipt("refused"))):
@@ -287,13 +269,11 @@ def test_a_damaged_page_ends_the_use_of_the_file(
     assert file.exists()
 
 
-def test_damage_that_an_enqueue_meets_stops_the_claims_too(
-    make_engine: MakeEngine, callboard_database: str, file: Path
-) -> None:
+def test_damage_that_an_enqueue_meets_stops_the_claims_too(make_engine: MakeEngine, file: Path) -> None:
     engine = make_engine(Plugin(receipts(Scripted())))
     engine.start()
     assert engine.wait_idle(WAIT_S)
-    damage(callboard_database, "callboard_task_identity")
+    damage(file, "callboard_task_identity")
 
     with pytest.raises(NotADatabaseError, match=rf"{file} is damaged"):
         engine.enqueue(receipt("refused"))

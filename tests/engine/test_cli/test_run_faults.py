@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.wrappers_pb2 import Int64Value, StringValue
+from tests.engine.faults.damage import damage
 from tests.engine.faults.disks import fill
 from tests.engine.test_cli.processes import PLUGIN, lines_until, tasks
 
@@ -48,24 +49,9 @@ def replace(path: Path) -> None:
     os.replace(f"{path}.other", path)
 
 
-def damage(path: Path) -> None:
-    """Overwrite the first page of an index, on which each look at the due tasks begins."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        while True:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            connection.execute("BEGIN IMMEDIATE")
-            if path.with_name(f"{path.name}-wal").stat().st_size == 0:
-                break
-            connection.execute("ROLLBACK")  # the engine has written since: its log would hide the damage
-        [page] = connection.execute(
-            "SELECT rootpage FROM sqlite_master WHERE name = 'callboard_task_due'"
-        ).fetchone()
-        [size] = connection.execute("PRAGMA page_size").fetchone()
-        with path.open("r+b", buffering=0) as file:
-            file.seek((page - 1) * size)
-            file.write(b"\xa5" * size)
-        connection.execute("INSERT INTO callboard_stamp VALUES ('another', 0)")
-        connection.execute("COMMIT")
+def damage_due_index(path: Path) -> None:
+    """Damage an index on which each look at the due tasks begins."""
+    damage(path, "callboard_task_due")
 
 
 def migrate_by_a_newer_engine(path: Path) -> None:
@@ -83,7 +69,7 @@ def inode(path: Path) -> int | None:
     [
         (remove, "was removed"),
         (replace, "was replaced by another file"),
-        (damage, "is damaged; restore it"),
+        (damage_due_index, "is damaged; restore it"),
         (migrate_by_a_newer_engine, "was written by a newer Callboard"),
     ],
 )
@@ -107,7 +93,7 @@ def test_a_file_that_was_damaged_before_the_start_exits_1(
     engine = make_engine()
     engine.migrate()
     engine.stop()
-    damage(path)
+    damage_due_index(path)
 
     done = script.run("run", str(path))
 
