@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
+from tests.engine.acting import eventually
 from tests.postgres import postgres_url, sql
 
 from callboard import Engine
+from callboard._store.postgres import open_postgres
 from callboard.stores import Store
 from callboard.testing.store_contract import MakeStore, StoreContract
 
@@ -20,8 +23,6 @@ class TestPostgres(StoreContract):
 
     @pytest.fixture
     def make_store(self, postgres_url: str) -> Iterator[MakeStore]:
-        from callboard._store.postgres import open_postgres
-
         made: list[Store] = []
 
         def make() -> Store:
@@ -31,6 +32,58 @@ class TestPostgres(StoreContract):
         yield make
         for store in made:
             store.close()
+
+
+# Connections
+
+
+def connections(postgres_url: str) -> int:
+    [(count,)] = sql(
+        postgres_url,
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE application_name = 'callboard' AND datname = current_database()",
+    )
+    return int(count)
+
+
+def in_a_thread(call: Callable[[], object]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_uses_the_connection_of_the_one_before(postgres_url: str) -> None:
+    store = open_postgres(postgres_url)
+    store.prepare(0)
+
+    for _ in range(3):
+        in_a_thread(lambda: store.list_tasks(None, None, None, 1, 0))
+
+    assert connections(postgres_url) == 1
+    store.close()
+    eventually(lambda: connections(postgres_url) == 0)
+
+
+def test_a_connection_that_comes_back_after_the_close_is_closed(postgres_url: str) -> None:
+    store = open_postgres(postgres_url)
+    store.prepare(0)
+    with store.reading():
+        store.close()
+        assert connections(postgres_url) == 1
+    eventually(lambda: connections(postgres_url) == 0)
+
+
+def test_a_connection_comes_back_only_if_no_transaction_is_left_on_it(postgres_url: str) -> None:
+    store = open_postgres(postgres_url)
+    store.prepare(0)
+    with store.reading() as session:
+        first = session.connection
+        session.run("BEGIN")
+        session.run("CREATE TABLE left_open ()")
+    with store.reading() as session:
+        assert session.connection is not first
+        assert session.rows("SELECT 1 FROM pg_tables WHERE tablename = 'left_open'") == []
+    store.close()
 
 
 def test_a_migration_sets_when_autovacuum_comes(postgres_url: str) -> None:

@@ -6,6 +6,7 @@ import random
 import selectors
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, cast
@@ -154,7 +155,7 @@ class PostgresStore:
 
     def insert_now(self, new: NewTask) -> int | None:
         """Write and commit a task, and return its id; `None`, and nothing written, when its identity is live."""
-        with self.reading() as session:
+        with self._connected(), self._session() as session:
             return self.tasks.insert(session, new)
 
     @contextmanager
@@ -240,7 +241,9 @@ class PostgresStore:
         """Close the calling thread's connection for good, because it may be broken."""
         database = self.database
         with suppress(peewee.PeeweeException, psycopg.Error):
-            if isinstance(database, PooledPostgresqlDatabase):
+            if isinstance(database, _OwnDatabase):
+                database.manual_close()
+            elif isinstance(database, PooledPostgresqlDatabase):
                 database.manual_close()  # type: ignore[no-untyped-call]
             else:
                 database.close()
@@ -354,9 +357,9 @@ class PostgresStore:
 
     def close(self) -> None:
         """Close idle connections at once and, of our own database, others when their threads give them back."""
-        if isinstance(self.database, PooledPostgresqlDatabase):
-            if isinstance(self.database, _OwnDatabase):
-                self.database.is_retired = True
+        if isinstance(self.database, _OwnDatabase):
+            self.database.retire()
+        elif isinstance(self.database, PooledPostgresqlDatabase):
             self.database.close_idle()
 
     def forget(self) -> None:
@@ -376,14 +379,21 @@ def _check_server(session: PostgresSession, where: str) -> None:
         )
 
 
-class _OwnDatabase(PooledPostgresqlDatabase):
-    """A pool that can be retired: a thread may give its connection back when nobody will ask for one any more.
+class _OwnDatabase(peewee.PostgresqlDatabase):
+    """Keeps connections for the threads to come, and can be retired.
 
-    After a restart of the server none of its connections is good, and each would cost its user an error.
+    Peewee's pool keeps books on connections in use, their ages and who waits, of which nothing is wanted here: to
+    take a connection and to give it back was a tenth of an enqueue. A thread may give its own back when nobody
+    will ask for one any more.
     """
 
-    is_retired = False
     is_direct: bool | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Keep none yet."""
+        super().__init__(*args, **options)
+        self._idle: deque[psycopg.Connection[Any]] = deque()
+        self._is_retired = False
 
     def _initialize_connection(self, connection: Any) -> None:
         """Have the server keep plans, unless a pooler hands the session on to somebody who has none of them.
@@ -401,22 +411,62 @@ class _OwnDatabase(PooledPostgresqlDatabase):
         level = "" if isolation_level is None else f" TRANSACTION ISOLATION LEVEL {isolation_level}"
         _raw(self).execute(f"BEGIN{level}", prepare=False)
 
-    def _is_closed(self, connection: Any) -> bool:
-        """Return whether it is of no more use: to one that is idle a server speaks only when it has ended it.
+    def connect(self, reuse_if_open: bool = False) -> bool:
+        """Have the calling thread connected, by a kept connection if there is one; return whether it was not."""
+        state = self._state  # type: ignore[attr-defined]
+        if state.closed:
+            with suppress(IndexError):  # there is none left
+                while _has_ended(connection := self._idle.pop()):
+                    connection.close()
+                state.reset()
+                state.set_connection(connection)
+                return True
+        return bool(super().connect(reuse_if_open))
 
-        Peewee asks the server instead, which costs each enqueue a way there and back.
-        """
-        if connection.closed:
-            return True
-        with _Selector() as selector:
-            selector.register(connection.fileno(), selectors.EVENT_READ)
-            if not selector.select(0):
-                return False
-        self._close_raw(connection)  # type: ignore[no-untyped-call]
+    def close(self) -> bool:
+        """Keep the calling thread's connection for others, or close it if it is of no more use."""
+        state = self._state  # type: ignore[attr-defined]
+        if state.closed or self.in_transaction() or not _is_at_rest(state.conn):
+            return bool(super().close())
+        self._idle.append(state.conn)
+        state.reset()
+        if self._is_retired:
+            self.close_idle()
         return True
 
-    def _can_reuse(self, connection: Any) -> bool:
-        return not self.is_retired and bool(super()._can_reuse(connection))  # type: ignore[no-untyped-call]
+    def manual_close(self) -> None:
+        """Close the calling thread's connection for good."""
+        super().close()
+
+    def close_idle(self) -> None:
+        """Close the connections that are kept."""
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def retire(self) -> None:
+        """Keep nothing any more.
+
+        After a restart of the server none of the connections is good, and each would cost its user an error.
+        """
+        self._is_retired = True
+        self.close_idle()
+
+
+def _is_at_rest(connection: psycopg.Connection[Any]) -> bool:
+    return connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def _has_ended(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether it is of no more use: to one that is idle a server speaks only when it has ended it.
+
+    Peewee asks the server instead, which costs each enqueue a way there and back.
+    """
+    if connection.closed:
+        return True
+    with _Selector() as selector:
+        selector.register(connection.fileno(), selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 def open_postgres(database: object) -> PostgresStore:
@@ -469,14 +519,7 @@ def _described(url: str, settings: str = "") -> tuple[dict[str, Any], str]:
 
 def _own(given: dict[str, Any]) -> _OwnDatabase:
     options = {name: value for name, value in given.items() if name != "dbname"}
-    return _OwnDatabase(  # type: ignore[no-untyped-call]
-        given.get("dbname", ""),
-        prefer_psycopg3=True,
-        prepare_threshold=None,
-        max_connections=None,
-        stale_timeout=None,
-        **options,
-    )
+    return _OwnDatabase(given.get("dbname", ""), prefer_psycopg3=True, prepare_threshold=None, **options)
 
 
 def _raw(database: peewee.Database) -> Any:

@@ -43,8 +43,13 @@ def spoken(sql: str) -> tuple[str, tuple[int, ...] | None]:
 
 
 def own_cursor(connection: Any) -> psycopg.Cursor[Row]:
-    """Return a cursor that is as psycopg makes it, whatever class of cursors the host has set for a connection."""
-    return psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row)
+    """Return a cursor of psycopg's own class, whatever the host has set for a connection.
+
+    Rows come in binary: a third of the client's share of a claim was to read their numbers and bytes as text.
+    """
+    cursor = psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row)
+    cursor.format = psycopg.pq.Format.BINARY
+    return cursor
 
 
 class PostgresSession:
@@ -97,7 +102,7 @@ class PostgresSession:
     def script(self, sql: str) -> None:
         """Run the statements of a script, as they are written."""
         try:
-            self._cursor.execute(sql.encode(), prepare=False)
+            self._cursor.execute(sql.encode(), prepare=False, binary=False)
         except psycopg.Error as error:
             raise translate(error, self._where) from error
 

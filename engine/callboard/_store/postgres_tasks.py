@@ -84,15 +84,17 @@ _BESIDE_CANDIDATES = (
     " AS callboard_task WHERE (group_id IS NULL OR group_id <> ALL(?4::bytea[]))"
     f" AND {_NOT_ELSEWHERE} ORDER BY next_attempt_at_ns, id LIMIT {{limit}}"
 )
-_LOCK_GROUPS = (
-    "SELECT group_id FROM unnest(?2::bytea[]) AS wanted(group_id)"
-    " WHERE pg_try_advisory_xact_lock(?1, hashtext(encode(group_id, 'hex')))"
-)
 _CLAIM_SPACE = 0x63616C6C
 """The first key of the advisory locks of groups, `call` in ASCII; the second is the group's hash.
 
 Engines in two schemas of a database share it, and at most wait for each other's claims.
 """
+# Around the whole search, or groups would be locked of which nothing is taken; and in one statement with it, for
+# each is a way to the server and back.
+_WITH_LOCK = (
+    "SELECT id, group_id, group_id IS NULL OR"
+    f" pg_try_advisory_xact_lock({_CLAIM_SPACE}, hashtext(encode(group_id, 'hex'))) FROM ({{candidates}}) AS found"
+)
 _TAKE = (
     "WITH free(group_id) AS MATERIALIZED (SELECT group_id FROM unnest(?3::bytea[]) AS locked(group_id)"
     f" WHERE {_NOT_RUN_BY_OTHERS.format(group_id='locked.group_id')})"
@@ -237,6 +239,11 @@ def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
 
 
+def _lock(session: Session, candidates: str, params: Sequence[object]) -> list[Row]:
+    """Return id and group of rows that may be claimed, and whether the group is now ours to claim in."""
+    return session.rows(_WITH_LOCK.format(candidates=candidates), params)
+
+
 class PostgresTasks(Inbox):
     """The steps of tasks' lives on PostgreSQL."""
 
@@ -290,7 +297,7 @@ class PostgresTasks(Inbox):
         """Lock due rows of `kinds` and their groups, and return them as `start` will leave them."""
         # The limit is in the text, because a plan that is kept for any limit sorts all due rows.
         sql = _DUE_CANDIDATES.format(grouped=_GROUPED if grouped_only else "", limit=limit)
-        found = session.rows(sql, (node_id, list(kinds), now_ns))
+        found = _lock(session, sql, (node_id, list(kinds), now_ns))
         if not found:  # in spite of the heads: another node is at work in their groups
             self._look_soon()
         return self._take(session, found, _STILL_DUE, node_id, now_ns)
@@ -299,14 +306,15 @@ class PostgresTasks(Inbox):
         self, session: Session, kind: str, group_ids: Collection[bytes], node_id: int, now_ns: int, limit: int
     ) -> list[Task]:
         """Lock due rows of a kind and their groups, but for these, and return them as `start` will leave them."""
-        found = session.rows(_BESIDE_CANDIDATES.format(limit=limit), (node_id, kind, now_ns, list(group_ids)))
+        sql = _BESIDE_CANDIDATES.format(limit=limit)
+        found = _lock(session, sql, (node_id, kind, now_ns, list(group_ids)))
         if not found:  # another node may be at work in their groups
             self._look_soon()
         return self._take(session, found, _STILL_DUE, node_id, now_ns)
 
     def parked(self, session: Session, rooms: Mapping[bytes, int], node_id: int, now_ns: int) -> list[Task]:
         """Return the earliest rows that were parked behind their groups', as `start` will leave them."""
-        found = session.rows(_PARKED_CANDIDATES, (list(rooms), list(rooms.values()), now_ns))
+        found = _lock(session, _PARKED_CANDIDATES, (list(rooms), list(rooms.values()), now_ns))
         return self._take(session, found, _STILL_PARKED, node_id, now_ns)
 
     def _take(
@@ -320,13 +328,19 @@ class PostgresTasks(Inbox):
         """Lock rows that meet `condition` still, unless another node is at work on them or in their groups.
 
         Whoever claims in a group holds the group's lock until its claim is committed, and so is seen by the next.
+
+        Args:
+            session: in whose transaction.
+            found: what `_lock` returned.
+            condition: what makes a row fit.
+            node_id: who claims.
+            now_ns: rows of later deadlines are left.
         """
         if not found:
             return []
-        groups = sorted({group_id for _, group_id in found if group_id is not None})
-        locked = [row[0] for row in session.rows(_LOCK_GROUPS, (_CLAIM_SPACE, groups))] if groups else []
-        ids = [task_id for task_id, _ in found]
-        rows = session.rows(_TAKE.format(condition=condition), (node_id, ids, locked, now_ns))
+        ids = [task_id for task_id, _, is_ours in found if is_ours]
+        groups = list({group_id for _, group_id, is_ours in found if is_ours and group_id is not None})
+        rows = session.rows(_TAKE.format(condition=condition), (node_id, ids, groups, now_ns))
         if len(rows) < len(found):
             self._look_soon()
         return [Task._make(row) for row in rows]
@@ -415,7 +429,7 @@ class PostgresTasks(Inbox):
 
     def alone_due(self, session: Session, kinds: Iterable[str], node_id: int, now_ns: int) -> list[Task]:
         """Return the first due row that must run alone, as `start` will leave it."""
-        found = session.rows(_ALONE_CANDIDATES, (node_id, now_ns, list(kinds)))
+        found = _lock(session, _ALONE_CANDIDATES, (node_id, now_ns, list(kinds)))
         return self._take(session, found, _STILL_ALONE, node_id, now_ns)
 
     def head_rows(self, session: Session, kinds: Collection[str], node_id: int) -> list[Row]:

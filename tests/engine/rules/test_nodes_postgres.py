@@ -32,7 +32,7 @@ from tests.engine.rows import payload, sql, write_by_hand
 from tests.engine.rules.test_nodes import AT_ONCE_S, Serving, column
 from tests.postgres import new_database, psycopg
 
-from callboard import Engine, RescheduleAt, SystemClock, TaskContext
+from callboard import Engine, RescheduleAt, SystemClock, Task, TaskContext
 from callboard._actors.node import Node
 from callboard._clock import nanoseconds
 from callboard._store import postgres, postgres_tasks
@@ -164,17 +164,17 @@ def test_rule_07_several_engines_drain_few_groups_and_never_overlap(
     assert sum(node.health().counters["done"] for node in nodes) == len(texts)
 
 
-class Interrupted:
-    """A session in which something else happens between the choice of rows and the lock of their groups."""
+class Gated:
+    """A session whose choice of rows waits at a gate when it has begun, and so sees only what was before."""
 
-    def __init__(self, session: Session, meanwhile: Callable[[], None]) -> None:
+    LOCK = "SELECT pg_advisory_xact_lock(1)"
+    CHOICE = ") AS found"
+
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._meanwhile = meanwhile
 
     def rows(self, statement: str, params: Any = ()) -> Any:
-        if statement == postgres_tasks._LOCK_GROUPS:
-            self._meanwhile()
-        return self._session.rows(statement, params)
+        return self._session.rows(statement.replace(self.CHOICE, f"{self.CHOICE}, ({self.LOCK}) AS gate"), params)
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -182,21 +182,29 @@ def test_rule_07_a_claim_sees_what_another_node_claims_at_the_same_time(
     ended: bool, host: Engine, callboard_database: str
 ) -> None:
     host.enqueue_many(receipt(text, b"group") for text in ("one", "two"))
-    first, second = (postgres.open_postgres(callboard_database) for _ in range(2))
+    first, second, keeper = (postgres.open_postgres(callboard_database) for _ in range(3))
     now_ns = host.clock.now_ns()
-    with ExitStack() as stack:
+    chosen: list[list[Task]] = []
 
-        def claim() -> None:
+    def choose() -> None:
+        with second.transaction() as session:
+            gated: Any = Gated(session)
+            chosen.append(second.tasks.due(gated, [RECEIPT], 2, now_ns, 10, grouped_only=False))
+
+    chooser = threading.Thread(target=choose)
+    with ExitStack() as stack:
+        with keeper.transaction() as gate:
+            gate.rows(Gated.LOCK)
+            chooser.start()
+            eventually(lambda: sql(callboard_database, "SELECT 1 FROM pg_locks WHERE NOT granted"))
             session = stack.enter_context(first.transaction())
             [task] = first.tasks.due(session, [RECEIPT], 1, now_ns, 1, grouped_only=False)
             first.tasks.start(session, [task.id], now_ns, 1)
             if ended:
                 stack.close()
-
-        with second.transaction() as session:
-            interrupted: Any = Interrupted(session, claim)
-            assert second.tasks.due(interrupted, [RECEIPT], 2, now_ns, 10, grouped_only=False) == []
-    for store in (first, second):
+        chooser.join(WAIT_S)
+        assert chosen == [[]]
+    for store in (first, second, keeper):
         store.close()
 
 
