@@ -125,7 +125,7 @@ def test_a_task_that_a_host_commits_costs_no_more_statements_than_it_must(
     asked.forget()
     assert engine.run_due() == 1
 
-    # The claim's ten: BEGIN, try-lock, read inbox, insert, delete, heads, candidates with locks, take, start, COMMIT.
+    # The claim's ten: BEGIN, try-lock, read inbox, insert, delete, heads, search with locks, take, start, COMMIT.
     # The end's four: BEGIN, hold, delete, COMMIT. One more pass, so the heads once more than when idle.
     assert asked.statements() - idle == 15
 
