@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import selectors
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, cast
@@ -20,6 +18,7 @@ from callboard._store import listing, migrating, postgres_host
 from callboard._store.groups import SqlGroups
 from callboard._store.interface import Session
 from callboard._store.migrating import Migrations
+from callboard._store.postgres_database import OwnDatabase, raw
 from callboard._store.postgres_listener import Listener
 from callboard._store.postgres_nodes import LIMIT, PostgresNodes
 from callboard._store.postgres_session import (
@@ -56,9 +55,6 @@ asks for it."""
 
 _PLANNING_LOCALLY = tuple(f"SET LOCAL {name} TO {value}" for name, value in _PLANNING.items())
 
-_PREPARE_AFTER = 2
-"""How often a statement runs before the server is asked to keep its plan, which is half of a short one's time."""
-
 MIGRATIONS = Migrations(
     folder="migrations_postgres",
     # No to_regclass, which may answer from what this session knew before another one migrated.
@@ -76,9 +72,6 @@ _STAMP = (
     "INSERT INTO callboard_stamp (name, at_ns) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET at_ns = ?2"
     " WHERE callboard_stamp.at_ns <= ?3 OR callboard_stamp.at_ns > ?2 RETURNING at_ns"
 )
-
-_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
-"""No `DefaultSelector`, which asks the system for a descriptor of its own each time."""
 
 _orphans: list[peewee.Database] = []
 """Databases inherited through a fork, kept so that nothing of theirs is closed."""
@@ -144,7 +137,7 @@ class PostgresStore:
                 block.__exit__(None, None, None)
 
     def _planning(self) -> tuple[str, ...]:
-        asked = isinstance(self.database, _OwnDatabase) and self.database.is_direct
+        asked = isinstance(self.database, OwnDatabase) and self.database.is_direct
         return () if asked else _PLANNING_LOCALLY
 
     @contextmanager
@@ -170,7 +163,7 @@ class PostgresStore:
 
         A new cursor finds out anew how each sort of parameter is written: 0.1 ms, a tenth of an enqueue.
         """
-        connection, kept = _raw(self.database), self._here
+        connection, kept = raw(self.database), self._here
         cursor, kept.cursor = getattr(kept, "cursor", None), None  # not for a session inside of this one, too
         if cursor is None or cursor.connection is not connection:
             cursor = own_cursor(connection)
@@ -241,10 +234,8 @@ class PostgresStore:
         """Close the calling thread's connection for good, because it may be broken."""
         database = self.database
         with suppress(peewee.PeeweeException, psycopg.Error):
-            if isinstance(database, _OwnDatabase):
+            if isinstance(database, OwnDatabase | PooledPostgresqlDatabase):
                 database.manual_close()
-            elif isinstance(database, PooledPostgresqlDatabase):
-                database.manual_close()  # type: ignore[no-untyped-call]
             else:
                 database.close()
 
@@ -357,7 +348,7 @@ class PostgresStore:
 
     def close(self) -> None:
         """Close idle connections at once and, of our own database, others when their threads give them back."""
-        if isinstance(self.database, _OwnDatabase):
+        if isinstance(self.database, OwnDatabase):
             self.database.retire()
         elif isinstance(self.database, PooledPostgresqlDatabase):
             self.database.close_idle()
@@ -377,96 +368,6 @@ def _check_server(session: PostgresSession, where: str) -> None:
             f"{where} runs PostgreSQL {int(version) // 10_000}; Callboard needs {OLDEST_SERVER} or newer: upgrade"
             " the server, or use another"
         )
-
-
-class _OwnDatabase(peewee.PostgresqlDatabase):
-    """Keeps connections for the threads to come, and can be retired.
-
-    Peewee's pool keeps books on connections in use, their ages and who waits, of which nothing is wanted here: to
-    take a connection and to give it back was a tenth of an enqueue. A thread may give its own back when nobody
-    will ask for one any more.
-    """
-
-    is_direct: bool | None = None
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        """Keep none yet."""
-        super().__init__(*args, **options)
-        self._idle: deque[psycopg.Connection[Any]] = deque()
-        self._is_retired = False
-
-    def _initialize_connection(self, connection: Any) -> None:
-        """Have the server keep plans, unless a pooler hands the session on to somebody who has none of them.
-
-        A pooler makes up the process that it names to its clients.
-        """
-        if self.is_direct is None:
-            [(pid,)] = connection.execute("SELECT pg_backend_pid()").fetchall()
-            self.is_direct = pid == connection.info.backend_pid
-        if self.is_direct:
-            connection.prepare_threshold = _PREPARE_AFTER
-
-    def begin(self, isolation_level: str | None = None) -> None:
-        """Begin a transaction; unprepared, since the isolation level may bring further statements with it."""
-        level = "" if isolation_level is None else f" TRANSACTION ISOLATION LEVEL {isolation_level}"
-        _raw(self).execute(f"BEGIN{level}", prepare=False)
-
-    def connect(self, reuse_if_open: bool = False) -> bool:
-        """Have the calling thread connected, by a kept connection if there is one; return whether it was not."""
-        state = self._state  # type: ignore[attr-defined]
-        if state.closed:
-            with suppress(IndexError):  # there is none left
-                while _has_ended(connection := self._idle.pop()):
-                    connection.close()
-                state.reset()
-                state.set_connection(connection)
-                return True
-        return bool(super().connect(reuse_if_open))
-
-    def close(self) -> bool:
-        """Keep the calling thread's connection for others, or close it if it is of no more use."""
-        state = self._state  # type: ignore[attr-defined]
-        if state.closed or self.in_transaction() or not _is_at_rest(state.conn):
-            return bool(super().close())
-        self._idle.append(state.conn)
-        state.reset()
-        if self._is_retired:
-            self.close_idle()
-        return True
-
-    def manual_close(self) -> None:
-        """Close the calling thread's connection for good."""
-        super().close()
-
-    def close_idle(self) -> None:
-        """Close the connections that are kept."""
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
-
-    def retire(self) -> None:
-        """Keep nothing any more.
-
-        After a restart of the server none of the connections is good, and each would cost its user an error.
-        """
-        self._is_retired = True
-        self.close_idle()
-
-
-def _is_at_rest(connection: psycopg.Connection[Any]) -> bool:
-    return connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
-
-
-def _has_ended(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether it is of no more use: to one that is idle a server speaks only when it has ended it.
-
-    Peewee asks the server instead, which costs each enqueue a way there and back.
-    """
-    if connection.closed:
-        return True
-    with _Selector() as selector:
-        selector.register(connection.fileno(), selectors.EVENT_READ)
-        return bool(selector.select(0))
 
 
 def open_postgres(database: object) -> PostgresStore:
@@ -517,10 +418,6 @@ def _described(url: str, settings: str = "") -> tuple[dict[str, Any], str]:
     return given, where
 
 
-def _own(given: dict[str, Any]) -> _OwnDatabase:
+def _own(given: dict[str, Any]) -> OwnDatabase:
     options = {name: value for name, value in given.items() if name != "dbname"}
-    return _OwnDatabase(given.get("dbname", ""), prefer_psycopg3=True, prepare_threshold=None, **options)
-
-
-def _raw(database: peewee.Database) -> Any:
-    return database.connection()  # type: ignore[no-untyped-call]
+    return OwnDatabase(given.get("dbname", ""), prefer_psycopg3=True, prepare_threshold=None, **options)

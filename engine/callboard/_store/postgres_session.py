@@ -102,6 +102,7 @@ class PostgresSession:
     def script(self, sql: str) -> None:
         """Run the statements of a script, as they are written."""
         try:
+            # As text, since only so the server takes several statements at once.
             self._cursor.execute(sql.encode(), prepare=False, binary=False)
         except psycopg.Error as error:
             raise translate(error, self._where) from error

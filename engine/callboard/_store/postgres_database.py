@@ -1,0 +1,112 @@
+"""Our own PostgreSQL database: how connections are made, kept for the next thread, and ended."""
+
+from __future__ import annotations
+
+import selectors
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import peewee
+import psycopg
+
+_PREPARE_AFTER = 2
+"""How often a statement runs before the server is asked to keep its plan, which is half of a short one's time."""
+
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""No `DefaultSelector`, which asks the system for a descriptor of its own each time."""
+
+
+class OwnDatabase(peewee.PostgresqlDatabase):
+    """Keeps connections for the threads to come, and can be retired.
+
+    Peewee's pool keeps books on connections in use, their ages and who waits, of which nothing is wanted here: to
+    take a connection and to give it back was a tenth of an enqueue. A thread may give its own back when nobody
+    will ask for one any more.
+    """
+
+    is_direct: bool | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Keep none yet."""
+        super().__init__(*args, **options)
+        self._idle: deque[psycopg.Connection[Any]] = deque()
+        self._is_retired = False
+
+    def _initialize_connection(self, connection: Any) -> None:
+        """Have the server keep plans, unless a pooler hands the session on to somebody who has none of them.
+
+        A pooler makes up the process that it names to its clients.
+        """
+        if self.is_direct is None:
+            [(pid,)] = connection.execute("SELECT pg_backend_pid()").fetchall()
+            self.is_direct = pid == connection.info.backend_pid
+        if self.is_direct:
+            connection.prepare_threshold = _PREPARE_AFTER
+
+    def begin(self, isolation_level: str | None = None) -> None:
+        """Begin a transaction; unprepared, since the isolation level may bring further statements with it."""
+        level = "" if isolation_level is None else f" TRANSACTION ISOLATION LEVEL {isolation_level}"
+        raw(self).execute(f"BEGIN{level}", prepare=False)
+
+    def connect(self, reuse_if_open: bool = False) -> bool:
+        """Have the calling thread connected, by a kept connection if there is one; return whether it was not."""
+        state = self._state  # type: ignore[attr-defined]
+        if state.closed:
+            with suppress(IndexError):  # there is none left
+                while _has_ended(connection := self._idle.pop()):
+                    connection.close()
+                state.reset()
+                state.set_connection(connection)
+                return True
+        return bool(super().connect(reuse_if_open))
+
+    def close(self) -> bool:
+        """Keep the calling thread's connection for others, or close it if it is of no more use."""
+        state = self._state  # type: ignore[attr-defined]
+        if state.closed or self.in_transaction() or not _is_at_rest(state.conn):
+            return bool(super().close())
+        self._idle.append(state.conn)
+        state.reset()
+        if self._is_retired:
+            self.close_idle()
+        return True
+
+    def manual_close(self) -> None:
+        """Close the calling thread's connection for good."""
+        super().close()
+
+    def close_idle(self) -> None:
+        """Close the connections that are kept."""
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def retire(self) -> None:
+        """Keep nothing any more.
+
+        After a restart of the server none of the connections is good, and each would cost its user an error.
+        """
+        self._is_retired = True
+        self.close_idle()
+
+
+def _is_at_rest(connection: psycopg.Connection[Any]) -> bool:
+    return connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def _has_ended(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether it is of no more use: to one that is idle a server speaks only when it has ended it.
+
+    Peewee asks the server instead, which costs each enqueue a way there and back.
+    """
+    if connection.closed:
+        return True
+    with _Selector() as selector:
+        selector.register(connection.fileno(), selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def raw(database: peewee.Database) -> Any:
+    """Return the calling thread's psycopg connection."""
+    return database.connection()  # type: ignore[no-untyped-call]
