@@ -87,7 +87,9 @@ def enqueue(store: PostgresStore, numbers: range) -> None:
         store.tasks.enqueue_many(session, new, (), [])
 
 
-def test_a_claim_reads_as_much_of_a_long_table_as_of_a_short_one(store: PostgresStore) -> None:
+@pytest.mark.parametrize("among_others", [False, True])
+def test_a_claim_reads_as_much_of_a_long_table_as_of_a_short_one(store: PostgresStore, among_others: bool) -> None:
+    store.tasks._among_others_until_s = float("inf") if among_others else 0.0
     pages = []
     for numbers in (range(2 * BATCH), range(2 * BATCH, 20 * BATCH)):
         enqueue(store, numbers)

@@ -246,6 +246,7 @@ class SchedulerActor(PooledActor):
     def on_error(self, message: Any, error: BaseException) -> None:
         """Go on even where the handling of an error raised."""
         super().on_error(message, error)
+        self._woken = False  # what raised may have been a wake that nobody has noted
         self._connected = False
         self._alarm.within(_FIRST_WAIT_NS / 1e9)
 

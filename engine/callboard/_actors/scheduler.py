@@ -70,6 +70,8 @@ class Scheduler:
         self._deferral = Deferral(core, self._memory)
         self._unsettled: list[Run] = []
         self._away: set[str] = set()
+        self._was_idle = False
+        self._guesses = False
         self._alone_due = False
         self._has_more_accepted = False
         self._told_paused: Collection[str] = frozenset()
@@ -102,13 +104,17 @@ class Scheduler:
         now_ns = self._core.clock.now_ns()
         self._unsettled += self._outbox.take()
         self._has_more_accepted = False
-        heads = self._read()
+        # Of something new: nothing else is known that this pass could be for.
+        is_told = self._was_idle and not self._unsettled and self.deadline_ns > now_ns
+        self._was_idle = False
+        is_guess = self._guesses and is_told and not self._alone_due and not self.stopping
+        heads = self._guess(now_ns) if is_guess else self._read()
         runs, self._unsettled = self._unsettled, []
         alone = self._workload.alone
         for run in runs:
             self._workload.remove(run)
         due = self._due(heads, now_ns)
-        concerned = self._deferral.concerns(heads, now_ns)
+        concerned = not is_guess and self._deferral.concerns(heads, now_ns)
         is_stale = heads.accepted or concerned
         paused = self._workload.throttle.paused_kinds()
         runnable = self._core.registry.runnable  # another dictionary once a plugin is disabled
@@ -155,9 +161,13 @@ class Scheduler:
             self.report([FinishedTask(task, None, burial.reason) for task, burial in claim.buried])
             self._router.send(claim.runs)
             again = again or claim.more or bool(claim.runs)
+        if is_told:
+            self._guesses = claim is not None and bool(claim.runs) and not heads.accepted
         if not self.stopping:
             self._hooks.start_due(now_ns)
         self._outbox.expect(min(BATCH, (len(self._workload.runs) + 1) // 2))
+        again = again or is_guess
+        self._was_idle = not again and not self._workload.runs
         return again and not self.stopping
 
     def hand_back_unstarted(self) -> None:
@@ -207,6 +217,15 @@ class Scheduler:
             return Heads({}, {})
         with self._core.store.reading() as session:
             return self._heads(session)
+
+    def _guess(self, now_ns: int) -> Heads:
+        """Return what the deadlines are if a task has just been enqueued that is due and begins at once.
+
+        It spares that task a quarter of its way to the handler. The next pass reads what this one has guessed.
+        """
+        throttle = self._workload.throttle
+        kinds = (kind for kind in self._core.registry.runnable if not throttle.is_narrow(kind))
+        return Heads(dict.fromkeys(kinds, now_ns), {})
 
     def _heads(self, session: Session) -> Heads:
         return self._core.store.tasks.heads(session, self._core.registry.runnable, self._node.id)

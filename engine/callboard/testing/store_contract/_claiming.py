@@ -172,6 +172,15 @@ class ClaimingTests(ContractTests):
         assert texts(steps.due(mine, limit=1)) == ["3"]
         assert texts(steps.due(theirs)) == ["2", "3", "4"]
 
+    def test_a_backlog_of_a_group_that_another_node_runs_holds_no_claim_up(self, steps: Steps) -> None:
+        mine, theirs = steps.node(), steps.node()
+        steps.enqueue_many([note(str(number), group_id=b"g", next_attempt_at_ns=1) for number in range(MANY)])
+        steps.enqueue(note("free", group_id=b"h"))
+        steps.claim(theirs, limit=1)
+
+        for _ in range(2):  # whatever the first one has learned
+            assert texts(steps.due(mine, limit=5)) == ["free"]
+
     def test_a_group_is_free_when_what_ran_has_ended(self, steps: Steps) -> None:
         mine, theirs = steps.node(), steps.node()
         steps.enqueue_many([note("1", group_id=b"g"), note("2", group_id=b"g")])
