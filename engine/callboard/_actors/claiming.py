@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from callboard._core import Core
     from callboard._store.interface import Session
 
-BATCH = 512
+BATCH = 1_024
 """Rows read by one claim."""
 
 SET_ASIDE_BATCH = 20_000
@@ -214,7 +214,8 @@ class Claim:
     def _claim_due(self, kinds: Sequence[str]) -> None:
         workload = self._workload
         grouped_only = workload.loose_room() <= 0
-        rows = self._tasks.due(self._session, kinds, self._node_id, self._now_ns, BATCH, grouped_only=grouped_only)
+        limit = min(BATCH, workload.room())
+        rows = self._tasks.due(self._session, kinds, self._node_id, self._now_ns, limit, grouped_only=grouped_only)
         park: list[Task] = []
         skipped = 0
         for task in rows:
@@ -236,7 +237,7 @@ class Claim:
                 workload.backlogged[group_id] = None
         if park:
             self._park(park)
-        self.more |= len(rows) == BATCH and skipped < BATCH
+        self.more |= len(rows) == limit and skipped < limit
 
     def _park(self, tasks: Sequence[Task]) -> None:
         self._tasks.park(self._session, [task.id for task in tasks])

@@ -83,6 +83,11 @@ class Workload:
         """Return how many more rows without a group may be claimed."""
         return self._workers + (self._workers if self.shared else PREFETCH) - self._loose
 
+    def room(self) -> int:
+        """Return how many more rows may be claimed, if they are of the right groups."""
+        grouped = len(self.runs) - self._loose
+        return max(self._max_groups() * self._ahead() - grouped, 0) + max(self.loose_room(), 0)
+
     def is_full(self) -> bool:
         """Return whether nothing more may be claimed, whatever it is."""
         return self.loose_room() <= 0 and len(self._groups) >= self._max_groups()

@@ -34,6 +34,7 @@ from tests.postgres import new_database, psycopg
 
 from callboard import Engine, RescheduleAt, SystemClock, Task, TaskContext
 from callboard._actors.node import Node
+from callboard._actors.workload import SHARED_CLAIM_AHEAD
 from callboard._clock import nanoseconds
 from callboard._store import postgres, postgres_tasks
 from callboard._store.interface import Session
@@ -251,6 +252,28 @@ def test_a_node_that_joins_takes_a_share_of_a_long_backlog(make_node: MakeEngine
 
     assert ran.total() == 5_000
     assert min(ran.values()) > 500
+
+
+def test_a_node_beside_others_locks_no_more_rows_than_it_has_room_for(
+    make_node: MakeEngine, host: Engine, callboard_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_node(callboard_database)
+    host.enqueue_many(receipt(str(number), b"group %d" % (number % 50)) for number in range(200))
+    handler = Scripted()
+    node = make_node(Plugin(receipts(handler)), workers=1)
+    limits: list[int] = []
+    due = node._core.store.tasks.due
+
+    def noting(session: Any, kinds: Any, node_id: int, now_ns: int, limit: int, **options: Any) -> Any:
+        limits.append(limit)
+        return due(session, kinds, node_id, now_ns, limit, **options)
+
+    monkeypatch.setattr(node._core.store.tasks, "due", noting)
+    with node:
+        assert node.wait_idle(WAIT_S)
+
+    assert len(handler.played) == 200
+    assert max(limits) == 2 * SHARED_CLAIM_AHEAD + 2, "two groups, and two tasks without one"
 
 
 def test_due_rows_in_a_group_that_another_node_runs_are_looked_at_again(
