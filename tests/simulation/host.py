@@ -56,7 +56,8 @@ class Host:
         try:
             deed(node)
         except (DatabaseUnavailableError, EngineStateError) as error:
-            self._world.book.say(f"the host was refused: {error}")
+            reason = str(error).replace(self._world.path, "the file")  # or no two runs' traces were alike
+            self._world.book.say(f"the host was refused: {reason}")
 
     def _enqueue(self, node: SimulatedNode) -> None:
         name, kind = self._new_name()
