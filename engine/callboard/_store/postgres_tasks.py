@@ -57,10 +57,12 @@ _PULL_IN = (
     " WHERE identity = ?2"
 )
 
-# `+ 0` keeps the planner from the partial indexes: it took the one of due rows to find 512 ids, and read it whole.
+# `+ 0` and `|| ''` keep the planner from the partial indexes: to find 512 ids it took the one of due rows and read
+# it whole, or that of running rows and compared each of them with each id.
 _STILL_DUE = DUE.replace("parked", "parked + 0").replace("alone", "alone + 0")
 _STILL_PARKED = "parked + 0 = 1"
 _STILL_ALONE = ALONE.replace("alone", "alone + 0")
+_STILL_RUNNING = "state || '' = 'running'"
 # The look at others' running rows is only good under the group's lock, and in a statement that begins after it.
 # With LIMIT, because the planner would make a join of it: if no rows ran when the table was analyzed, that reads
 # all running rows for each due one (0.05 of the drain rate beside a million sleeping rows). Twice, because an
@@ -135,7 +137,7 @@ _PARK_MORE = (
     " ORDER BY next_attempt_at_ns, id LIMIT ?) AS first WHERE group_id = ANY(?::bytea[])))"
     f" AND {_STILL_DUE} FOR UPDATE SKIP LOCKED))"
 )
-_RUNNING = f"SELECT id, token, requests, cancelled FROM callboard_task WHERE {_IN_IDS} AND state = 'running'"
+_RUNNING = f"SELECT id, token, requests, cancelled FROM callboard_task WHERE {_IN_IDS} AND {_STILL_RUNNING}"
 _HOLD = (
     f"SELECT id, token, requests, cancelled, state = 'running' FROM callboard_task WHERE {_IN_IDS}"
     " ORDER BY id FOR UPDATE"
@@ -153,7 +155,7 @@ _ORPHANS = f"SELECT owner, alone, crashes, cancelled, {TASK} {_OF_NOBODY} FOR UP
 _HAS_ORPHANS = f"SELECT EXISTS (SELECT 1 {_OF_NOBODY})"
 _SPARED = 2
 """Added to `alone`: the engine was stopped while the task ran on."""
-_SPARE = f"UPDATE callboard_task SET alone = alone + {_SPARED} WHERE {_IN_IDS} AND state = 'running' AND owner = ?"
+_SPARE = f"UPDATE callboard_task SET alone = alone + {_SPARED} WHERE {_IN_IDS} AND {_STILL_RUNNING} AND owner = ?"
 _RUN_AGAIN = (
     f"UPDATE callboard_task SET state = 'pending', owner = NULL, token = {_NEXT_TOKEN}, alone = ?1, crashes = ?2,"
     " next_attempt_at_ns = greatest(?3::bigint, least(next_attempt_at_ns, pulled_in_ns)), pulled_in_ns = NULL"
@@ -189,7 +191,7 @@ _BURY = (
 _HAND_BACK = (
     "UPDATE callboard_task SET state = 'pending', owner = NULL,"
     " next_attempt_at_ns = least(next_attempt_at_ns, pulled_in_ns), pulled_in_ns = NULL"
-    f" WHERE {_IN_IDS} AND state = 'running'"
+    f" WHERE {_IN_IDS} AND {_STILL_RUNNING}"
 )
 _UNPARK = "UPDATE callboard_task SET parked = 0 WHERE parked = 1 AND group_id = ANY(?::bytea[])"
 _SET_ASIDE = (
