@@ -129,12 +129,12 @@ def test_a_claim_beside_groups_reads_as_much_of_a_long_table_as_of_a_short_one(s
 def test_runs_are_found_by_their_ids_and_not_among_all_that_run(store: PostgresStore, step: str) -> None:
     """The index of running rows seems short, as none ran when it was analyzed: 60 ms for two thousand."""
     enqueue(store, range(2 * BATCH))
-    options: dict[str, Any] = {"spare": {"node_id": 1}, "hold": {"wait": False}}.get(step, {})
+    options: dict[str, dict[str, Any]] = {"spare": {"node_id": 1}, "hold": {"wait": False}}
     with store.transaction() as session:
         ids = [row[0] for row in session.rows("SELECT id FROM callboard_task")]
         store.tasks.start(session, ids, NOW_NS, 1)
         counting: Any = Counting(session)
-        getattr(store.tasks, step)(counting, ids[:BATCH], **options)
+        getattr(store.tasks, step)(counting, ids[:BATCH], **options.get(step, {}))
 
     assert "callboard_task_pkey" in counting.indexes
     assert "callboard_task_running" not in counting.indexes
