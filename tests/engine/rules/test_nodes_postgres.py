@@ -244,13 +244,13 @@ def test_a_node_that_joins_takes_a_share_of_a_long_backlog(make_node: MakeEngine
         joined.set()
         ran["second"] += 1
 
-    host.enqueue_many(receipt(str(number), b"group %d" % (number % 100)) for number in range(5_000))
+    host.enqueue_many(receipt(str(number), b"group %d" % (number % 100)) for number in range(15_000))
     with make_node(Plugin(receipts(first))):
         eventually(lambda: host.tasks(state="running", limit=1))
         with make_node(Plugin(receipts(second))):
             eventually(lambda: not host.tasks(limit=1))
 
-    assert ran.total() == 5_000
+    assert ran.total() == 15_000
     assert min(ran.values()) > 500
 
 
