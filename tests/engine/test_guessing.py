@@ -1,6 +1,7 @@
 """What an idle engine does first when it hears of something: claim, where the last task could begin at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -18,9 +19,21 @@ STEPS = ("heads", "due", "due_beside", "merge_accepted", "settle")
 class Steps(list[str]):
     """The store's steps that an engine takes, in their order."""
 
-    def watch(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self._make_engine = make_engine
+        self._monkeypatch = monkeypatch
+
+    @contextmanager
+    def of_idle(self, *, concurrency: int | None = None, **options: Any) -> Iterator[Engine]:
+        """Watch an engine that has started and has nothing to do."""
+        kind = receipts(lambda message, ctx: None, concurrency=concurrency)
+        engine = self._make_engine(Plugin(kind), **options)
         for name in STEPS:
-            monkeypatch.setattr(engine._core.store.tasks, name, self._noting(engine, name))
+            self._monkeypatch.setattr(engine._core.store.tasks, name, self._noting(engine, name))
+        with engine:
+            assert engine.wait_idle(20)
+            yield engine
 
     def _noting(self, engine: Engine, name: str) -> Callable[..., Any]:
         step: Callable[..., Any] = getattr(engine._core.store.tasks, name)
@@ -40,30 +53,19 @@ class Steps(list[str]):
 
 
 @pytest.fixture
-def steps() -> Steps:
-    return Steps()
+def steps(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> Steps:
+    return Steps(make_engine, monkeypatch)
 
 
-def test_a_task_is_claimed_unseen_where_the_last_one_could_begin_at_once(
-    make_engine: MakeEngine, steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine(Plugin(receipts(lambda message, ctx: None)))
-    steps.watch(engine, monkeypatch)
-    with engine:
-        assert engine.wait_idle(20)
-
+def test_a_task_is_claimed_unseen_where_the_last_one_could_begin_at_once(steps: Steps) -> None:
+    with steps.of_idle() as engine:
         assert steps.first_of(lambda: engine.enqueue(receipt("first"))) == "heads"
         assert steps.first_of(lambda: engine.enqueue(receipt("second"))) == "due"
         assert steps.first_of(lambda: engine.enqueue(receipt("third", b"group"))) == "due"
 
 
-def test_a_wrong_guess_is_made_good_at_once_and_not_made_again(
-    make_engine: MakeEngine, steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine(Plugin(receipts(lambda message, ctx: None)))
-    steps.watch(engine, monkeypatch)
-    with engine:
-        assert engine.wait_idle(20)
+def test_a_wrong_guess_is_made_good_at_once_and_not_made_again(steps: Steps) -> None:
+    with steps.of_idle() as engine:
         steps.first_of(lambda: engine.enqueue(receipt("first")))
 
         steps.clear()
@@ -72,30 +74,20 @@ def test_a_wrong_guess_is_made_good_at_once_and_not_made_again(
         assert steps.first_of(lambda: engine.enqueue(receipt("second"))) == "heads"
 
 
-def test_a_task_of_a_limited_kind_is_not_guessed(
-    make_engine: MakeEngine, steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine(Plugin(receipts(lambda message, ctx: None, concurrency=1)))
-    steps.watch(engine, monkeypatch)
-    with engine:
-        assert engine.wait_idle(20)
+def test_a_task_of_a_limited_kind_is_not_guessed(steps: Steps) -> None:
+    with steps.of_idle(concurrency=1) as engine:
         steps.first_of(lambda: engine.enqueue(receipt("first")))
 
         assert steps.first_of(lambda: engine.enqueue(receipt("second"))) == "heads"
 
 
-def test_what_a_host_commits_is_merged_before_anything_is_claimed(
-    make_engine: MakeEngine, postgres_url: str, steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine(Plugin(receipts(lambda message, ctx: None)), database=postgres_url)
-    steps.watch(engine, monkeypatch)
+def test_what_a_host_commits_is_merged_before_anything_is_claimed(steps: Steps, postgres_url: str) -> None:
+    with steps.of_idle(database=postgres_url) as engine:
 
-    def commit() -> None:
-        with psycopg.connect(postgres_url) as connection:
-            engine.enqueue(receipt("a host's"), connection=connection)
+        def commit() -> None:
+            with psycopg.connect(postgres_url) as connection:
+                engine.enqueue(receipt("a host's"), connection=connection)
 
-    with engine:
-        assert engine.wait_idle(20)
         steps.first_of(commit)
 
         assert steps.first_of(commit) == "heads"
