@@ -252,6 +252,14 @@ def _bigints(numbers: Iterable[int]) -> str:
     return f"{{{','.join(map(str, numbers))}}}"
 
 
+def _text_limit(limit: int) -> int:
+    """Return the power of two that is no less, to stand in a statement's text.
+
+    A plan that is kept for any limit sorts all due rows, and with each limit in the text hardly one would be kept.
+    """
+    return 1 << max(limit - 1, 0).bit_length()
+
+
 def _lock(session: Session, candidates: str, params: Sequence[object]) -> list[Row]:
     """Return id and group of rows that may be claimed, and whether the group is now ours to claim in."""
     return session.rows(_WITH_LOCK.format(candidates=candidates), params)
@@ -324,17 +332,16 @@ class PostgresTasks(Inbox):
     def _due(
         self, session: Session, conditions: str, kinds: Sequence[str], node_id: int, now_ns: int, limit: int
     ) -> tuple[list[Row], list[Task]]:
-        # The limit is in the text, because a plan that is kept for any limit sorts all due rows.
-        sql = _DUE_CANDIDATES.format(conditions=conditions, limit=limit)
-        found = _lock(session, sql, (node_id, list(kinds), now_ns))
+        sql = _DUE_CANDIDATES.format(conditions=conditions, limit=_text_limit(limit))
+        found = _lock(session, sql, (node_id, list(kinds), now_ns))[:limit]
         return found, self._take(session, found, _STILL_DUE, node_id, now_ns)
 
     def due_beside(
         self, session: Session, kind: str, group_ids: Collection[bytes], node_id: int, now_ns: int, limit: int
     ) -> list[Task]:
         """Lock due rows of a kind and their groups, but for these, and return them as `start` will leave them."""
-        sql = _BESIDE_CANDIDATES.format(limit=limit)
-        found = _lock(session, sql, (node_id, kind, now_ns, list(group_ids)))
+        sql = _BESIDE_CANDIDATES.format(limit=_text_limit(limit))
+        found = _lock(session, sql, (node_id, kind, now_ns, list(group_ids)))[:limit]
         if not found:  # another node may be at work in their groups
             self._look_soon()
         return self._take(session, found, _STILL_DUE, node_id, now_ns)
