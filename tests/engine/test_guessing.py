@@ -45,10 +45,10 @@ class Steps(list[str]):
         return noting
 
     def first_of(self, enqueue: Callable[[], object]) -> str:
-        """Return the first step after `enqueue`, once the task has ended and nothing else is left to do."""
+        """Return the first step after `enqueue`, once the task has ended; a notification may yet follow."""
         self.clear()
         enqueue()
-        eventually(lambda: self[-1:] == ["settle"])
+        eventually(lambda: "settle" in self)
         return self[0]
 
 
@@ -91,4 +91,4 @@ def test_what_a_host_commits_is_merged_before_anything_is_claimed(steps: Steps, 
         steps.first_of(commit)
 
         assert steps.first_of(commit) == "heads"
-        assert steps[1] == "merge_accepted"
+        assert next(step for step in steps if step != "heads") == "merge_accepted"
