@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -18,6 +18,18 @@ from callboard.errors import ConfigurationError, UnknownKindError
 DEFAULT_EXPIRY_NS = nanoseconds(DEFAULT_POLICY.expires_after)
 
 
+class _Form(NamedTuple):
+    """What the rows of one kind have in common; without a policy if nobody here knows the kind."""
+
+    name: str
+    kind: TaskKind[Any] | None
+    expires_after_ns: int
+    max_attempts: int | None
+    initial_backoff_ns: int | None
+    backoff_factor: float | None
+    max_backoff_ns: int | None
+
+
 class Composer:
     """Write rows as the registered kinds want them."""
 
@@ -25,6 +37,7 @@ class Composer:
         """Take group and policy from `registry`, times from `clock`."""
         self._registry = registry
         self._clock = clock
+        self._forms: dict[type[Message], _Form] = {}
 
     def compose(
         self,
@@ -38,18 +51,8 @@ class Composer:
         allow_unknown: bool = False,
     ) -> NewTask:
         """Return the row for `message`; the arguments are those of `Engine.enqueue`."""
-        if not isinstance(message, Message):
-            raise TypeError(f"enqueue takes a protobuf message, not {message!r}")
-        name = _codec.kind_of(type(message))
-        kind = self._registry.get(name)
-        if kind is None:
-            if not allow_unknown:
-                raise UnknownKindError(
-                    f"no plugin here registered kind {name!r}; install or name its plugin (`callboard kinds` lists"
-                    " what is here, Engine.health() what failed), or pass allow_unknown=True to leave the task to"
-                    " a node that knows it"
-                )
-            _codec.check_deterministic(type(message))
+        form = self._forms.get(type(message)) or self._form_of(message, allow_unknown=allow_unknown)
+        name, kind = form.name, form.kind
         for when in (not_before, expires_after):
             if when is not None:
                 check_when(when)
@@ -67,33 +70,54 @@ class Composer:
         next_attempt_at_ns = now_ns if not_before is None else deadline_ns(not_before, now_ns)
         if expires_after is not None:
             expires_at_ns = deadline_ns(expires_after, now_ns)
-        elif kind is None:
-            expires_at_ns = now_ns + DEFAULT_EXPIRY_NS
         else:
-            expires_at_ns = kind.expiry_ns(now_ns)
-            if not_before is not None and next_attempt_at_ns >= expires_at_ns and not kind.recurring:
+            expires_at_ns = min(now_ns + form.expires_after_ns, NEVER_NS)
+            is_late = not_before is not None and next_attempt_at_ns >= expires_at_ns
+            if is_late and kind is not None and not kind.recurring:
                 raise ConfigurationError(
                     f"a task of {name} expires {kind.retry.expires_after} after its enqueue, before not_before"
                     " lets it run; give expires_after as well, or its kind a RetryPolicy with a longer one"
                 )
         data = _codec.encode(message)
         data_hash = _codec.hash_of(data)
-        retry = None if kind is None else kind.retry
         return NewTask(
             kind=name,
             group_id=group_id,
             identity=data_hash if key is None else _codec.keyed_identity(name, key),
             data=data,
             data_hash=data_hash,
-            max_attempts=None if kind is None else kind.max_attempts(),
+            max_attempts=form.max_attempts,
             created_at_ns=now_ns,
             expires_at_ns=expires_at_ns,
             next_attempt_at_ns=next_attempt_at_ns,
-            initial_backoff_ns=None if retry is None else retry.initial_ns,
-            backoff_factor=None if retry is None else retry.factor,
-            max_backoff_ns=None if retry is None else retry.cap_ns,
+            initial_backoff_ns=form.initial_backoff_ns,
+            backoff_factor=form.backoff_factor,
+            max_backoff_ns=form.max_backoff_ns,
             origin=origin,
         )
+
+    def _form_of(self, message: Message, *, allow_unknown: bool) -> _Form:
+        """Return what the rows of a message's kind have in common; of a kind that is known here, keep it."""
+        if not isinstance(message, Message):
+            raise TypeError(f"enqueue takes a protobuf message, not {message!r}")
+        name = _codec.kind_of(type(message))
+        kind = self._registry.get(name)
+        if kind is None:
+            if not allow_unknown:
+                raise UnknownKindError(
+                    f"no plugin here registered kind {name!r}; install or name its plugin (`callboard kinds` lists"
+                    " what is here, Engine.health() what failed), or pass allow_unknown=True to leave the task to"
+                    " a node that knows it"
+                )
+            _codec.check_deterministic(type(message))
+            return _Form(name, None, DEFAULT_EXPIRY_NS, None, None, None, None)
+        retry = kind.retry
+        form = _Form(
+            name, kind, kind.expiry_ns(0), kind.max_attempts(), retry.initial_ns, retry.factor, retry.cap_ns
+        )
+        if type(message) is kind.message_type:  # there may be any number of other classes of this name
+            self._forms[kind.message_type] = form
+        return form
 
 
 def resolved(task: Task, kind: TaskKind[Any], message: Message) -> Task:
