@@ -38,13 +38,18 @@ def host(request: pytest.FixtureRequest, engine: WatchedEngine) -> Iterator[Host
 def ears(engine: WatchedEngine) -> Iterator[Any]:
     """Return a connection that listens as engines do."""
     with psycopg.connect(engine.url, autocommit=True) as connection:
-        connection.execute('LISTEN "callboard.public"')
+        connection.execute(f'LISTEN "{channel(engine.url)}"')
         yield connection
+
+
+def channel(url: str) -> str:
+    """Return where the engines of a schema notify each other."""
+    return "callboard." + str(sql(url, "SELECT 'public'::regnamespace::oid")[0][0])
 
 
 def heard(ears: Any, url: str) -> list[str]:
     """Return what was notified until now: notifications come in the order of the commits."""
-    sql(url, """NOTIFY "callboard.public", 'now'""")
+    sql(url, f"""NOTIFY "{channel(url)}", 'now'""")
     told: list[str] = []
     while "now" not in told:
         told += [notice.payload for notice in ears.notifies(timeout=20, stop_after=1)]

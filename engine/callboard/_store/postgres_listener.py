@@ -18,10 +18,7 @@ from psycopg import sql
 from callboard._store.postgres_session import translate
 from callboard.errors import StoreError
 
-_SCHEMA = (
-    "SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
-    " WHERE pg_class.oid = 'callboard_inbox'::regclass"
-)
+_CHANNEL = "SELECT 'callboard.' || relnamespace FROM pg_class WHERE oid = 'callboard_inbox'::regclass"
 _PATIENCE_S = 5.0
 """How long a stop waits for a thread that may be connecting to a server that does not answer."""
 
@@ -99,8 +96,8 @@ class Listener:
                 self._stopped.wait(_AGAIN_S)
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
-        [(schema,)] = connection.execute(_SCHEMA).fetchall()
-        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"callboard.{schema}"[:63])))
+        [(channel,)] = connection.execute(_CHANNEL).fetchall()
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         self.migrations += 1  # perhaps
         self._tell()  # of what was committed before it listened
         with selectors.DefaultSelector() as selector:

@@ -49,6 +49,11 @@ _INSERT = (
     f"INSERT INTO callboard_task ({_NEW}) VALUES ({', '.join('?' * len(NewTask._fields))})"
     " ON CONFLICT (identity) DO NOTHING RETURNING id"
 )
+DIRECT_INSERT = (
+    f"INSERT INTO callboard_task ({_NEW}) VALUES ({', '.join(f'${n + 1}' for n in range(len(NewTask._fields)))})"
+    " ON CONFLICT (identity) DO NOTHING RETURNING id"
+)
+"""The same as libpq takes it."""
 _BY_IDENTITY = f"SELECT {TASK} FROM callboard_task WHERE identity = ? FOR UPDATE"
 _PULL_IN = (
     "UPDATE callboard_task SET next_attempt_at_ns ="
@@ -222,11 +227,9 @@ _KEEP_DUE = (
     "UPDATE callboard_task SET next_attempt_at_ns = next_attempt_at_ns - ?2 WHERE state IN ('pending', 'running')"
     " AND next_attempt_at_ns > ?1 AND next_attempt_at_ns <= ?1 + ?2"
 )
-# What the triggers do on inserts, for the changes of a row that may be another node's business at once.
+# What an insert does by itself, for the changes of a row that may be another node's business at once.
 _TELL = (
-    "SELECT pg_notify(left('callboard.' || nspname, 63), relname)"
-    " FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
-    " WHERE pg_class.oid = 'callboard_task'::regclass"
+    "SELECT pg_notify('callboard.' || relnamespace, relname) FROM pg_class WHERE oid = 'callboard_task'::regclass"
 )
 _PRUNE_DEAD = (
     "DELETE FROM callboard_dead_task WHERE id = ANY(ARRAY(SELECT id FROM callboard_dead_task"
