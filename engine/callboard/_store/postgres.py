@@ -19,6 +19,7 @@ from callboard._store.groups import SqlGroups
 from callboard._store.interface import Session
 from callboard._store.migrating import Migrations
 from callboard._store.postgres_database import OwnDatabase, raw
+from callboard._store.postgres_insert import DirectInsert
 from callboard._store.postgres_listener import Listener
 from callboard._store.postgres_nodes import LIMIT, PostgresNodes
 from callboard._store.postgres_session import (
@@ -28,7 +29,7 @@ from callboard._store.postgres_session import (
     translate,
     translated,
 )
-from callboard._store.postgres_tasks import PostgresTasks
+from callboard._store.postgres_tasks import DIRECT_INSERT, PostgresTasks
 from callboard._store.postgres_url import name_in, read_url
 from callboard._task import DeadTask, Enqueued, NewTask, Task
 from callboard.errors import ConfigurationError, SchemaError
@@ -99,6 +100,7 @@ class PostgresStore:
         self.where = where
         self.tasks = PostgresTasks(self._look_soon)
         self.nodes = PostgresNodes()
+        self._insert = DirectInsert(DIRECT_INSERT)
         self.database = make_database()
         self._listener: Listener | None = None
         self._own_pid = 0
@@ -148,6 +150,12 @@ class PostgresStore:
 
     def insert_now(self, new: NewTask) -> int | None:
         """Write and commit a task, and return its id; `None`, and nothing written, when its identity is live."""
+        database = self.database
+        if isinstance(database, OwnDatabase) and database.is_direct and (own := database.take()) is not None:
+            try:
+                return self._insert.run(own, new, self.where)
+            finally:
+                database.keep(own)
         with self._connected(), self._session() as session:
             return self.tasks.insert(session, new)
 
